@@ -1,0 +1,125 @@
+"""What the order worker needs from the two sides it joins."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from seckill.domain.events import BucketEvent
+from seckill.domain.ids import ReservationId, SaleId, UserId
+from seckill.domain.reservation import BucketId, Place
+
+__all__ = [
+    "Delivery",
+    "OrderChannel",
+    "OrderLedger",
+    "PendingRelease",
+    "PendingStockChange",
+    "WriteReport",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message of a channel: what happened in one batch of one bucket, in order of ``seq``.
+
+    Attributes:
+        bucket_id: the bucket whose outbox it came from.
+        token: what the channel needs to acknowledge it; opaque to everybody else.
+        events: at least one event.
+    """
+
+    bucket_id: BucketId
+    token: str
+    events: tuple[BucketEvent, ...]
+
+
+class OrderChannel(Protocol):
+    """A carrier of bucket events that delivers at least once."""
+
+    async def receive(self, deliveries_max: int, wait_ms: int) -> Sequence[Delivery]:
+        """Return what has come, at most ``deliveries_max``, waiting at most ``wait_ms`` for it.
+
+        Raises:
+            ChannelUnavailable: the carrier cannot be reached now; nothing is lost, call again.
+        """
+        ...
+
+    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Forget these deliveries for good: they are committed.
+
+        Raises:
+            ChannelUnavailable: they may come again, which the ledger does not mind.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReport:
+    """What the ledger did with a batch of events.
+
+    Attributes:
+        ordered: admissions that became orders now.
+        known: events that had been written before; nothing was changed.
+        compensated: admissions that were refused, with the reason recorded.
+    """
+
+    ordered: int = 0
+    known: int = 0
+    compensated: tuple[ReservationId, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRelease:
+    """Units that the ledger has decided to give back and Redis does not know of yet.
+
+    Attributes:
+        reservation: the reservation that held them.
+        epoch: the epoch of the bucket in which the release is valid, and in no other.
+    """
+
+    reservation_id: ReservationId
+    reservation: Place
+    epoch: int
+    user_id: UserId
+    quantity: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingStockChange:
+    """A stock change that the ledger has recorded and Redis does not know of yet."""
+
+    change_id: str
+    sale_id: SaleId
+    delta_units: int
+
+
+class OrderLedger(Protocol):
+    """The side of the ledger that the order worker writes to."""
+
+    async def write(self, events: Sequence[BucketEvent]) -> WriteReport:
+        """Write events in one transaction: all of them, or none when it raises.
+
+        Writing an event again changes nothing. What may not become an order (the epoch no longer
+        accepts it, the buyer's units or the stock would be exceeded) becomes a compensation, with
+        a pending release where Redis still counts the units.
+
+        Raises:
+            LedgerUnavailable: nothing was written; call again with the same events.
+        """
+        ...
+
+    async def pending_releases(self, releases_max: int) -> Sequence[PendingRelease]:
+        """The oldest releases that Redis has not confirmed."""
+        ...
+
+    async def confirm_releases(self, done: Sequence[tuple[ReservationId, int]]) -> None:
+        """Record that Redis made these releases, each at the given ``seq`` (0: not known there)."""
+        ...
+
+    async def pending_stock_changes(self) -> Sequence[PendingStockChange]:
+        """Stock changes that Redis has not confirmed, oldest first."""
+        ...
+
+    async def confirm_stock_change(self, change_id: str, *, applied: bool) -> None:
+        """Record that Redis applied a stock change, or refused it (fewer are left than taken)."""
+        ...
