@@ -7,8 +7,7 @@ a store. Without the key ids can be neither counted nor guessed: a made-up id de
 implausible place (the block carries 24 bits that must be zero, and the seq and epoch must exist).
 """
 
-import base64
-import binascii
+import re
 import struct
 from collections.abc import Sequence
 from typing import Final
@@ -24,7 +23,8 @@ __all__ = ["KEY_BYTES", "ReservationIds"]
 
 KEY_BYTES: Final = 16
 _BLOCK: Final = struct.Struct(">IHHQ")  # sale, bucket, epoch, seq; 16 bytes
-_ID_CHARS: Final = 26
+_ID_CHARS: Final = 32
+_ID: Final = re.compile(r"[0-9a-f]{32}")
 _SEQ_MAX: Final = 2**40 - 1
 
 
@@ -53,24 +53,17 @@ class ReservationIds:
                 _BLOCK.pack(place.sale_id, place.bucket, place.epoch, place.seq) for place in places
             )
         )
+        digits = blocks.hex()
         return [
-            ReservationId(
-                base64.b32encode(blocks[at : at + 16])[:_ID_CHARS].decode("ascii").lower()
-            )
-            for at in range(0, len(blocks), 16)
+            ReservationId(digits[at : at + _ID_CHARS]) for at in range(0, len(digits), _ID_CHARS)
         ]
 
     def decode(self, text: str) -> Place | None:
         """The place behind an id, or None when this installation never made such an id."""
-        if len(text) != _ID_CHARS or not text.isascii() or text != text.lower():
+        if not _ID.fullmatch(text):
             return None
-        try:
-            block = base64.b32decode(text.upper() + "======")
-        except binascii.Error:
-            return None
-        sale_id, bucket, epoch, seq = _BLOCK.unpack(self._decryptor.update(block))
+        block = self._decryptor.update(bytes.fromhex(text))
+        sale_id, bucket, epoch, seq = _BLOCK.unpack(block)
         if not (sale_id and epoch and 0 < seq <= _SEQ_MAX):
             return None
-        place = Place(SaleId(sale_id), epoch, bucket, seq)
-        # The last base32 digit carries unused bits: only the canonical spelling is an id.
-        return place if self.encode(place) == text else None
+        return Place(SaleId(sale_id), epoch, bucket, seq)

@@ -52,6 +52,14 @@ class OrderChannel(Protocol):
         """
         ...
 
+    async def set_aside(self, delivery: Delivery, reason: str) -> None:
+        """Move a delivery that can never be written to the dead letters, with the reason.
+
+        Raises:
+            ChannelUnavailable: it may come again.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
@@ -61,11 +69,15 @@ class WriteReport:
         ordered: admissions that became orders now.
         known: events that had been written before; nothing was changed.
         compensated: admissions that were refused, with the reason recorded.
+        collided: events that claim a place or a reservation id of something else. Each is recorded
+            as a compensation of its own and is an alarm: the bucket has two histories. Their
+            reservation ids are left out of ``compensated``, because those are other buyers' orders.
     """
 
     ordered: int = 0
     known: int = 0
     compensated: tuple[ReservationId, ...] = field(default=())
+    collided: tuple[BucketEvent, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +116,8 @@ class OrderLedger(Protocol):
         a pending release where Redis still counts the units.
 
         Raises:
-            LedgerUnavailable: nothing was written; call again with the same events.
+            LedgerAway: nothing was written; call again with the same events.
+            EventRefused: nothing was written, and never will be while this event is among them.
         """
         ...
 

@@ -1,0 +1,342 @@
+"""Many buyers, one call: collects the requests of one bucket while the last call is in flight.
+
+Each bucket has one batcher in each process, with at most one call to Redis in flight. The fuller
+the house, the larger the batch and the cheaper each guest (docs/benchmarks.md).
+
+What is safe here, and why:
+
+* A batch may be sent twice: the script finds the attempt of each request under its user and gives
+  the same answer. So a call without a reply is sent again, until its requests run out of time.
+* The call runs in a task of the gate, never in a request's own: a client that leaves cuts nothing.
+* Nobody is told "sold out" because Redis is away. What cannot be decided is answered as that.
+* The mark of this process is raised before anybody is told yes (marks.py), and a reply of an epoch
+  that this process has seen fenced is not believed any more (rule 5 of the fence).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from seckill.admission.bounds import Bounds
+from seckill.admission.bucket import Buckets
+from seckill.admission.decision import Decision
+from seckill.admission.errors import StockUnavailable
+from seckill.admission.keys import BucketKeys
+from seckill.admission.marks import MarkWriter
+from seckill.admission.observer import AdmissionObserver
+from seckill.admission.reservation_ids import ReservationIds
+from seckill.admission.scripts import ADMIT, Scripts, Status
+from seckill.domain.clock import Clock
+from seckill.domain.ids import AttemptId, ReservationId, UserId
+from seckill.domain.outcomes import Outcome
+from seckill.domain.reservation import BucketId, Place
+
+__all__ = ["Batcher", "Request"]
+
+_log = structlog.get_logger()
+
+_BACKOFF_MS_MIN: Final = 20
+_BACKOFF_MS_MAX: Final = 200
+_FENCE_LOOK_MS: Final = 100
+_FAIL_FAST_AFTER_MS: Final = 500
+_PAUSED_RETRY_AFTER_MS: Final = 5_000
+_HEAD: Final = 5
+_ANSWER: Final = 4
+_OUTCOMES: Final = {int(outcome): outcome for outcome in Outcome}
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One purchase request that waits for its decision.
+
+    Attributes:
+        user_id_bytes: length of the user id as it is sent.
+        deadline_ms: monotonic; when it is answered as undecided.
+    """
+
+    user_id: UserId
+    user_id_bytes: int
+    attempt_id: AttemptId
+    quantity: int
+    deadline_ms: float
+    decision: asyncio.Future[Decision]
+
+    def answer(self, decision: Decision) -> None:
+        """Give the decision to whoever still waits for it."""
+        if not self.decision.done():
+            self.decision.set_result(decision)
+
+
+class Batcher:
+    """The queue of one bucket in one process.
+
+    Args:
+        start: starts a coroutine as a task that outlives the request and has an owner.
+        changed: called with epoch, seq and stock of the bucket, as each reply shows them, before
+            anybody is told what the reply says.
+    """
+
+    def __init__(
+        self,
+        bucket_id: BucketId,
+        *,
+        keys: BucketKeys,
+        scripts: Scripts,
+        buckets: Buckets,
+        ids: ReservationIds,
+        marks: MarkWriter,
+        clock: Clock,
+        bounds: Bounds,
+        observer: AdmissionObserver,
+        start: Callable[[Coroutine[Any, Any, None]], object],
+        changed: Callable[[int, int, int], None],
+    ) -> None:
+        self._bucket_id = bucket_id
+        self._keys = (keys.meta, keys.buyers, keys.outbox)
+        self._scripts = scripts
+        self._buckets = buckets
+        self._ids = ids
+        self._marks = marks
+        self._clock = clock
+        self._bounds = bounds
+        self._observer = observer
+        self._start = start
+        self._changed = changed
+        self._queue: deque[Request] = deque()
+        self._pumping = False
+        self._closed = False
+        self._epoch = 0  # 0: not known yet
+        self._fenced: Status | None = None
+        self._away_since_ms: float | None = None
+
+    @property
+    def fenced(self) -> Status | None:
+        """Why the bucket is not trusted, or None."""
+        return self._fenced
+
+    def submit(
+        self, user_id: UserId, attempt_id: AttemptId, quantity: int
+    ) -> asyncio.Future[Decision] | Decision:
+        """Queue a request.
+
+        Returns:
+            A future that is always completed, within `Bounds.queue_wait_ms_max` and one call; or
+            the decision at once when it is certain that Redis cannot be asked in that time.
+        """
+        # Measured here and not in the pump: a text that cannot be sent is its caller's error, and
+        # must not stop those who wait behind it.
+        user_id_bytes = len(user_id) if user_id.isascii() else len(user_id.encode())
+        now = self._clock.monotonic_ms()
+        if self._closed:
+            return self._undecided("redis")
+        if self._fenced is not None:
+            return self._undecided("fenced")
+        if len(self._queue) >= self._bounds.queue_entries_max:
+            return self._undecided("queue_full")
+        if self._pumping:
+            if self._away_since_ms is not None and now - self._away_since_ms > _FAIL_FAST_AFTER_MS:
+                return self._undecided("redis")
+        else:
+            self._pumping = True
+            self._start(self._pump())
+        request = Request(
+            user_id,
+            user_id_bytes,
+            attempt_id,
+            quantity,
+            now + self._bounds.queue_wait_ms_max,
+            asyncio.get_running_loop().create_future(),
+        )
+        self._queue.append(request)
+        return request.decision
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued, sent or watched."""
+        return not self._pumping and self._fenced is None
+
+    def close(self) -> None:
+        """Answer whoever still waits, and everybody who comes later, as undecided.
+
+        To be called when the tasks that were started have ended. One that was cancelled before
+        its first step could not do this itself.
+        """
+        self._closed = True
+        self._give_up(list(self._queue), "redis")
+        self._queue.clear()
+
+    def _undecided(self, cause: str) -> Decision:
+        self._observer.undecided(cause)
+        return Decision(Outcome.UNDECIDED, retry_after_ms=self._bounds.retry_after_ms, cause=cause)
+
+    def _give_up(self, batch: list[Request], cause: str) -> None:
+        for request in batch:
+            request.answer(self._undecided(cause))
+
+    def _in_time(self, batch: list[Request], cause: str) -> list[Request]:
+        """Answer what is out of time, return the rest."""
+        now = self._clock.monotonic_ms()
+        late = [request for request in batch if request.deadline_ms <= now]
+        if not late:
+            return batch
+        self._give_up(late, cause)
+        return [request for request in batch if request.deadline_ms > now]
+
+    def _take(self) -> list[Request]:
+        batch: list[Request] = []
+        size = 0
+        while self._queue and len(batch) < self._bounds.batch_entries_max:
+            size += self._queue[0].user_id_bytes
+            if batch and size > self._bounds.batch_bytes_max:
+                break
+            batch.append(self._queue.popleft())
+        self._observer.queue_length(len(self._queue))
+        return batch
+
+    async def _pump(self) -> None:
+        """Decide what is queued, batch by batch, until nothing is."""
+        try:
+            # One turn of the loop: what arrives together is decided together.
+            await asyncio.sleep(0)
+            while self._queue:
+                batch = self._in_time(self._take(), "timeout")
+                if batch:
+                    await self._decide(batch)
+        except asyncio.CancelledError:
+            self._give_up(list(self._queue), "redis")
+            self._queue.clear()
+            raise
+        finally:
+            self._pumping = False
+
+    async def _decide(self, batch: list[Request]) -> None:
+        """Send a batch until it is decided, or every request in it is out of time."""
+        backoff_ms = _BACKOFF_MS_MIN
+        try:
+            while batch:
+                try:
+                    if await self._send(batch):
+                        self._away_since_ms = None
+                        return
+                except StockUnavailable as error:
+                    self._observer.redis_failed(error.kind)
+                    if self._away_since_ms is None:
+                        self._away_since_ms = self._clock.monotonic_ms()
+                        _log.warning("Redis cannot decide", kind=error.kind, error=str(error))
+                    cause = "not_durable" if error.kind == "not_durable" else "redis"
+                    if error.kind == "write_refused":
+                        # A full disk or a full memory does not heal within a buyer's patience.
+                        self._give_up(batch, cause)
+                        return
+                    batch = self._in_time(batch, cause)
+                    await asyncio.sleep(backoff_ms / 1000)
+                    backoff_ms = min(backoff_ms * 2, _BACKOFF_MS_MAX)
+                batch = self._in_time(batch, "timeout")
+        except asyncio.CancelledError:
+            self._give_up(batch, "redis")
+            raise
+        except Exception:  # noqa: BLE001  -- those behind must not be stopped by this batch
+            _log.exception("a batch could not be decided", bucket=self._bucket_id)
+            self._give_up(batch, "redis")
+
+    async def _send(self, batch: list[Request]) -> bool:
+        """Send a batch once. True when every request in it has its answer."""
+        if self._epoch == 0 and not await self._learn_epoch():
+            self._give_up(batch, "fenced")
+            return True
+        epoch = self._epoch
+        request: list[Any] = [
+            epoch,
+            self._marks.acknowledged(self._bucket_id, epoch),
+            self._scripts.touch,
+        ]
+        for one in batch:
+            request += (one.user_id, one.attempt_id, one.quantity)
+        sent_at_ms = self._clock.monotonic_ms()
+        self._marks.sending(self._bucket_id, epoch)
+        try:
+            reply = await self._scripts.run(ADMIT, self._keys, request, durable=True)
+            status = Status(reply[0])
+            if status is Status.OK and self._fenced is None:
+                self._marks.acknowledge(self._bucket_id, epoch, reply[3])
+        finally:
+            self._marks.settled(self._bucket_id, epoch)
+        if status is Status.EPOCH and reply[2] > epoch:
+            self._epoch = reply[2]  # it was opened anew; the batch is sent again under that epoch
+            return False
+        if status is not Status.OK or self._fenced is not None:
+            self._fence(status)
+            self._give_up(batch, "fenced")
+            return True
+        self._observer.batch_decided(len(batch), self._clock.monotonic_ms() - sent_at_ms)
+        self._changed(*reply[2:_HEAD])
+        self._answer(batch, reply)
+        return True
+
+    def _answer(self, batch: list[Request], reply: list[Any]) -> None:
+        assert len(reply) == _HEAD + _ANSWER * len(batch), "one answer for each request"
+        sale_id, bucket = self._bucket_id.sale_id, self._bucket_id.bucket
+        places = [
+            Place(sale_id, reply[at + 1], bucket, reply[at + 2])
+            for at in range(_HEAD, len(reply), _ANSWER)
+            if reply[at + 1]
+        ]
+        reservation_ids = iter(self._ids.encode_many(places)) if places else iter(())
+        for number, one in enumerate(batch):
+            code, epoch, _, n = reply[_HEAD + _ANSWER * number : _HEAD + _ANSWER * (number + 1)]
+            one.answer(
+                self._decision(
+                    _OUTCOMES[code], next(reservation_ids) if epoch else None, n, reply[1]
+                )
+            )
+
+    def _decision(
+        self, outcome: Outcome, reservation_id: ReservationId | None, n: int, now_ms: int
+    ) -> Decision:
+        """One answer of admit.lua; its head says what ``n`` is for each code."""
+        match outcome:
+            case Outcome.SUCCESS:
+                return Decision(outcome, reservation_id, replayed=n == 1)
+            case Outcome.NOT_ENOUGH_LEFT:
+                return Decision(outcome, left_units=n)
+            case Outcome.NOT_STARTED:
+                return Decision(outcome, starts_at_ms=n, retry_after_ms=n - now_ms)
+            case Outcome.PAUSED:
+                return Decision(outcome, retry_after_ms=_PAUSED_RETRY_AFTER_MS)
+            case _:
+                return Decision(outcome, reservation_id)
+
+    async def _learn_epoch(self) -> bool:
+        view = await self._buckets.look(self._bucket_id)
+        if view.status is not Status.OK:
+            self._fence(view.status)
+            return False
+        self._epoch = view.epoch
+        return True
+
+    def _fence(self, status: Status) -> None:
+        """Trust the bucket no more until it is opened under a later epoch; watch for that."""
+        if self._fenced is None:
+            self._fenced = status
+            self._observer.fenced(1)
+            _log.warning("bucket is fenced", bucket=self._bucket_id, reason=status.name.lower())
+            self._start(self._await_opening())
+
+    async def _await_opening(self) -> None:
+        while True:
+            await asyncio.sleep(_FENCE_LOOK_MS / 1000)
+            try:
+                view = await self._buckets.look(self._bucket_id)
+            except StockUnavailable as error:
+                self._observer.redis_failed(error.kind)
+                continue
+            if view.status is Status.OK and view.epoch > self._epoch:
+                self._epoch = view.epoch
+                self._fenced = None
+                self._observer.fenced(-1)
+                _log.info("bucket is open again", bucket=self._bucket_id, epoch=view.epoch)
+                return

@@ -1,0 +1,247 @@
+"""One bucket as Redis shows it, and the calls that read and change it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from seckill.admission.keys import Keys
+from seckill.admission.scripts import (
+    CARRY_ON,
+    CHANGE_STOCK,
+    DEFINE,
+    FENCE_OFF,
+    LOOK,
+    OPEN_BUCKET,
+    RELEASE,
+    Scripts,
+    Status,
+    unavailable,
+)
+from seckill.domain.ids import AttemptId, UserId
+from seckill.domain.reservation import BucketId, Place
+from seckill.domain.sale import Sale
+
+__all__ = ["OUTBOX_GROUP", "BucketView", "Buckets", "Holding", "parse_holdings"]
+
+OUTBOX_GROUP: Final = "orders"
+"""Consumer group that carries the outbox to the ledger."""
+
+RELEASES_PER_CALL_MAX: Final = 256
+_STAGE_SLICE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class BucketView:
+    """One look at a bucket, atomic.
+
+    Attributes:
+        status: whether it may be trusted.
+        now_ms: the clock of Redis at that moment, the only clock that opens and closes a sale.
+        stock_units: units still admissible.
+        put_units: units put into this bucket so far.
+        held_units: units that buyers hold; stock + held = put.
+        outbox_entries: batches that the ledger has not acknowledged.
+
+    With status MISSING all numbers are 0.
+    """
+
+    status: Status
+    now_ms: int
+    epoch: int
+    seq: int
+    stock_units: int
+    put_units: int = 0
+    held_units: int = 0
+    buyers: int = 0
+    limit_per_user: int = 0
+    starts_at_ms: int = 0
+    ends_at_ms: int = 0
+    paused: bool = False
+    version: int = 0
+    outbox_entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One reservation as the buyers hash keeps it."""
+
+    place: Place
+    quantity: int
+    attempt_id: AttemptId
+
+
+def parse_holdings(bucket_id: BucketId, record: bytes) -> list[Holding]:
+    """Read one record of the buyers hash (its form is written by admit.lua)."""
+    holdings = []
+    for item in record.decode("ascii").split(","):
+        epoch, seq, quantity, attempt = item.split(".", 3)
+        place = Place(bucket_id.sale_id, int(epoch), bucket_id.bucket, int(seq))
+        holdings.append(Holding(place, int(quantity), AttemptId(attempt)))
+    return holdings
+
+
+def format_holdings(holdings: Sequence[Holding]) -> str:
+    """Write one record of the buyers hash, as admit.lua would."""
+    return ",".join(f"{h.place.epoch}.{h.place.seq}.{h.quantity}.{h.attempt_id}" for h in holdings)
+
+
+class Buckets:
+    """Reads and changes buckets. Every method raises StockUnavailable when Redis cannot answer."""
+
+    def __init__(self, redis: Redis, scripts: Scripts, keys: Keys) -> None:
+        self._redis = redis
+        self._scripts = scripts
+        self._keys = keys
+
+    async def look(self, bucket_id: BucketId) -> BucketView:
+        """Read a bucket without changing it."""
+        keys = self._keys.bucket(bucket_id)
+        reply = await self._scripts.run(
+            LOOK, (keys.meta, keys.buyers, keys.outbox, keys.released, keys.changes)
+        )
+        status = Status(reply[0])
+        if status is Status.MISSING:
+            return BucketView(status, 0, 0, 0, 0)
+        now, epoch, seq, stock, put, held, buyers, limit, starts, ends, paused, version, out = (
+            reply[1:]
+        )
+        return BucketView(
+            status,
+            now_ms=now,
+            epoch=epoch,
+            seq=seq,
+            stock_units=stock,
+            put_units=put,
+            held_units=held,
+            buyers=buyers,
+            limit_per_user=limit,
+            starts_at_ms=starts,
+            ends_at_ms=ends,
+            paused=bool(paused),
+            version=version,
+            outbox_entries=out,
+        )
+
+    async def holdings(self, bucket_id: BucketId, user_id: UserId) -> list[Holding]:
+        """The reservations that a user holds in a bucket."""
+        try:
+            record: Any = await self._redis.hget(self._keys.bucket(bucket_id).buyers, user_id)
+        except RedisError as error:
+            raise unavailable(error) from error
+        return [] if record is None else parse_holdings(bucket_id, record)
+
+    async def open(
+        self,
+        sale: Sale,
+        bucket_id: BucketId,
+        epoch: int,
+        put_units: int,
+        buyers: Sequence[tuple[UserId, Sequence[Holding]]] = (),
+    ) -> Status:
+        """Open a fresh bucket, or with ``buyers`` one rebuilt from the ledger.
+
+        Returns:
+            OK when it is open under ``epoch`` now; EPOCH when the bucket has that epoch or a later
+            one and was left alone.
+        """
+        keys = self._keys.bucket(bucket_id)
+        held_units = sum(h.quantity for _, holdings in buyers for h in holdings)
+        try:
+            await self._redis.unlink(keys.staged_buyers)
+            for at in range(0, len(buyers), _STAGE_SLICE):
+                await self._redis.hset(
+                    keys.staged_buyers,
+                    mapping={
+                        user: format_holdings(holdings)
+                        for user, holdings in buyers[at : at + _STAGE_SLICE]
+                    },
+                )
+        except RedisError as error:
+            raise unavailable(error) from error
+        request = (
+            epoch,
+            put_units,
+            held_units,
+            len(buyers),
+            sale.limit_per_user,
+            sale.starts_at_ms,
+            sale.ends_at_ms or 0,
+            int(sale.paused),
+            sale.version,
+        )
+        reply = await self._scripts.run(
+            OPEN_BUCKET,
+            (keys.meta, keys.buyers, keys.outbox, keys.released, keys.changes, keys.staged_buyers),
+            request,
+            OUTBOX_GROUP,
+        )
+        return Status(reply[0])
+
+    async def carry_on(self, bucket_id: BucketId, from_epoch: int, seq: int, to_epoch: int) -> bool:
+        """Go on under a new epoch; True when the bucket is under ``to_epoch`` now."""
+        keys = self._keys.bucket(bucket_id)
+        reply = await self._scripts.run(
+            CARRY_ON, (keys.meta, keys.buyers, keys.outbox), (from_epoch, seq, to_epoch)
+        )
+        return Status(reply[0]) in {Status.OK, Status.EPOCH} and reply[2] == to_epoch
+
+    async def define(self, sale: Sale, bucket_id: BucketId) -> None:
+        """Bring window, limit and pause of a bucket up to the sale's version."""
+        request = (
+            sale.limit_per_user,
+            sale.starts_at_ms,
+            sale.ends_at_ms or 0,
+            int(sale.paused),
+            sale.version,
+        )
+        await self._scripts.run(DEFINE, (self._keys.bucket(bucket_id).meta,), request)
+
+    async def fence_off(self, bucket_id: BucketId) -> None:
+        """Stop a bucket until it is opened under a new epoch."""
+        await self._scripts.run(FENCE_OFF, (self._keys.bucket(bucket_id).meta,))
+
+    async def release(
+        self, bucket_id: BucketId, epoch: int, reservations: Sequence[tuple[UserId, Place]]
+    ) -> list[int] | Status:
+        """Give the units of reservations back, each once.
+
+        Args:
+            epoch: the epoch in which these releases are valid.
+            reservations: at most 256.
+
+        Returns:
+            For each the seq of its release, 0 where the user does not hold it; or the status that
+            kept the bucket from being touched.
+        """
+        assert 1 <= len(reservations) <= RELEASES_PER_CALL_MAX
+        keys = self._keys.bucket(bucket_id)
+        request: list[int | str] = [epoch]
+        for user_id, place in reservations:
+            request += (user_id, place.epoch, place.seq)
+        reply = await self._scripts.run(
+            RELEASE, (keys.meta, keys.buyers, keys.outbox, keys.released), request, durable=True
+        )
+        status = Status(reply[0])
+        return reply[5:] if status is Status.OK else status
+
+    async def change_stock(
+        self, bucket_id: BucketId, epoch: int, change_id: str, delta_units: int
+    ) -> bool | Status:
+        """Put more units on sale or take unsold ones off, once per change id.
+
+        Returns:
+            True when it is applied, now or before; False when fewer are left than would be taken;
+            or the status that kept the bucket from being touched.
+        """
+        keys = self._keys.bucket(bucket_id)
+        reply = await self._scripts.run(
+            CHANGE_STOCK,
+            (keys.meta, keys.buyers, keys.outbox, keys.changes),
+            (epoch, change_id, delta_units),
+            durable=True,
+        )
+        status = Status(reply[0])
+        return reply[5] > 0 if status is Status.OK else status

@@ -1,0 +1,135 @@
+"""The sales that buyers may ask for: written from the ledger, read by every web process.
+
+In Redis it is one hash: goods id to definition, and under the empty name a stamp that changes with
+every change. Readers ask for the stamp alone and read the rest only when it is new.
+
+A hash without its stamp is not an empty catalogue but a lost one: then nobody is told "no such
+item", since nobody knows.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+import structlog
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from seckill.admission.errors import StockUnavailable
+from seckill.admission.keys import Keys
+from seckill.admission.scripts import unavailable
+from seckill.domain.clock import Clock
+from seckill.domain.ids import GoodsId
+from seckill.domain.sale import Sale
+
+__all__ = ["Catalogue", "publish"]
+
+_log = structlog.get_logger()
+
+_STAMP: Final = ""
+_decode_sale = msgspec.msgpack.Decoder(Sale).decode
+
+POLL_MS: Final = 250
+"""How often a process asks for the stamp: bound on how late it learns of a new or changed sale."""
+
+_ON_DEMAND_MS: Final = 50
+
+
+async def publish(redis: Redis, keys: Keys, sales: Iterable[Sale]) -> bool:
+    """Write the catalogue unless it is there already; True when it was written.
+
+    Raises:
+        StockUnavailable: Redis cannot answer now.
+    """
+    fields = {sale.goods_id: msgspec.msgpack.encode(sale) for sale in sales}
+    digest = hashlib.blake2b(digest_size=16)
+    for goods_id in sorted(fields):
+        digest.update(fields[goods_id])
+    stamp = digest.digest()
+    hash_fields: dict[Any, Any] = {_STAMP: stamp, **fields}
+    try:
+        async with redis.pipeline(transaction=False) as pipeline:
+            pipeline.hget(keys.sales, _STAMP)
+            pipeline.hlen(keys.sales)
+            if await pipeline.execute() == [stamp, len(hash_fields)]:
+                return False
+        async with redis.pipeline(transaction=True) as pipeline:
+            pipeline.delete(keys.sales)
+            pipeline.hset(keys.sales, mapping=hash_fields)
+            await pipeline.execute()
+    except RedisError as error:
+        raise unavailable(error) from error
+    return True
+
+
+class Catalogue:
+    """The catalogue as this process knows it."""
+
+    def __init__(self, redis: Redis, keys: Keys, clock: Clock) -> None:
+        self._redis = redis
+        self._keys = keys
+        self._clock = clock
+        self._sales: Mapping[GoodsId, Sale] = {}
+        self._stamp: bytes | None = None
+        self._known = False
+        self._checked_at_ms = float("-inf")
+        self._refreshing: asyncio.Task[None] | None = None
+
+    @property
+    def sales(self) -> Mapping[GoodsId, Sale]:
+        """Goods id to sale."""
+        return self._sales
+
+    @property
+    def known(self) -> bool:
+        """Whether the last look found a catalogue: only then what it lacks is not on sale."""
+        return self._known
+
+    def fresh(self) -> bool:
+        """Whether the last look is so recent that another one would tell nothing new."""
+        return self._clock.monotonic_ms() - self._checked_at_ms < _ON_DEMAND_MS
+
+    async def refresh(self) -> None:
+        """Look once. Raises StockUnavailable when Redis cannot answer now."""
+        looked_at_ms = self._clock.monotonic_ms()
+        try:
+            stamp: Any = await self._redis.hget(self._keys.sales, _STAMP)
+            if stamp is not None and stamp != self._stamp:
+                found: Any = await self._redis.hgetall(self._keys.sales)
+                stamp = found.pop(_STAMP.encode(), None)
+                if stamp is not None:
+                    self._take(found, stamp)
+            # Without a stamp what was known before stays: a sale does not end by this.
+            self._known = stamp is not None
+        except RedisError as error:
+            raise unavailable(error) from error
+        self._checked_at_ms = looked_at_ms
+
+    def _take(self, found: Mapping[bytes, bytes], stamp: bytes) -> None:
+        sales = {}
+        for name, blob in found.items():
+            try:
+                sale = _decode_sale(blob)
+            except msgspec.MsgspecError as error:
+                # One that this program cannot read must not take the others, or the process, down.
+                _log.error("unreadable sale in the catalogue", goods=repr(name), error=str(error))
+            else:
+                sales[sale.goods_id] = sale
+        self._sales, self._stamp = sales, stamp
+
+    async def refresh_together(self) -> None:
+        """Look once for all who ask at the same time. Raises StockUnavailable as `refresh`."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = asyncio.ensure_future(self.refresh())
+        # Shielded: a client that leaves must not take the look away from the others.
+        await asyncio.shield(self._refreshing)
+
+    async def poll(self) -> None:
+        """Look again and again, for ever. Redis being away is no reason to stop."""
+        while True:
+            with contextlib.suppress(StockUnavailable):
+                await self.refresh()
+            await asyncio.sleep(POLL_MS / 1000)

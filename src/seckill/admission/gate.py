@@ -1,0 +1,234 @@
+"""The gate: decides purchase requests of all sales in one web process."""
+
+import asyncio
+import zlib
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+from redis.asyncio import Redis
+
+from seckill.admission.batcher import Batcher
+from seckill.admission.bounds import Bounds
+from seckill.admission.bucket import Buckets
+from seckill.admission.catalogue import Catalogue
+from seckill.admission.decision import Decision
+from seckill.admission.errors import StockUnavailable
+from seckill.admission.keys import Keys
+from seckill.admission.marks import MarkWriter
+from seckill.admission.observer import AdmissionObserver
+from seckill.admission.reservation_ids import ReservationIds
+from seckill.admission.scripts import Scripts
+from seckill.admission.sold_out import SoldOutFlag
+from seckill.domain.clock import Clock
+from seckill.domain.errors import InvalidValue
+from seckill.domain.ids import AttemptId, GoodsId, UserId
+from seckill.domain.outcomes import Outcome
+from seckill.domain.reservation import BucketId
+from seckill.domain.sale import LIMIT_PER_USER_MAX, Sale
+
+__all__ = ["AdmissionGate", "bucket_of"]
+
+_log = structlog.get_logger()
+
+_NO_SUCH_GOODS = Decision(Outcome.NO_SUCH_GOODS)
+_SOLD_OUT = Decision(Outcome.SOLD_OUT)
+
+
+def bucket_of(sale: Sale, user_id: UserId) -> BucketId:
+    """The bucket of a user: always the same, so duplicate check and deduct are one step."""
+    number = zlib.crc32(user_id.encode()) % sale.bucket_count if sale.bucket_count > 1 else 0
+    return BucketId(sale.sale_id, number)
+
+
+@dataclass(slots=True)
+class _Lane:
+    batcher: Batcher
+    flag: SoldOutFlag
+
+    @property
+    def idle(self) -> bool:
+        return self.batcher.idle and not self.flag.watching
+
+
+async def _guarded(work: Coroutine[Any, Any, None]) -> None:
+    """Run one lane's work: an error in it must not take the other lanes down."""
+    try:
+        await work
+    except Exception:  # noqa: BLE001  -- see the docstring
+        _log.exception("admission work failed")
+
+
+class AdmissionGate:
+    """Decides purchase requests. Used as an async context manager, which owns its tasks.
+
+    Args:
+        redis: client of the server that holds the stock.
+        marks: the acknowledged marks of this process.
+    """
+
+    def __init__(
+        self,
+        *,
+        redis: Redis,
+        scripts: Scripts,
+        keys: Keys,
+        ids: ReservationIds,
+        marks: MarkWriter,
+        clock: Clock,
+        bounds: Bounds,
+        observer: AdmissionObserver,
+    ) -> None:
+        self._redis = redis
+        self._scripts = scripts
+        self._keys = keys
+        self._ids = ids
+        self._marks = marks
+        self._clock = clock
+        self._bounds = bounds
+        self._observer = observer
+        self._buckets = Buckets(redis, scripts, keys)
+        self._catalogue = Catalogue(redis, keys, clock)
+        self._lanes: dict[BucketId, _Lane] = {}
+        self._tasks = asyncio.TaskGroup()
+        self._poll: asyncio.Task[None] | None = None
+        self._running: set[asyncio.Task[None]] = set()
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The sales that this process knows."""
+        return self._catalogue
+
+    @property
+    def buckets(self) -> Buckets:
+        """Reads buckets."""
+        return self._buckets
+
+    @property
+    def fenced_buckets(self) -> list[BucketId]:
+        """Buckets that this process does not trust at present."""
+        return [at for at, lane in self._lanes.items() if lane.batcher.fenced is not None]
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._poll = self._tasks.create_task(self._catalogue.poll())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop. Requests that still wait are answered as undecided."""
+        for task in (self._poll, *self._running):
+            if task is not None:
+                task.cancel()
+        try:
+            await self._tasks.__aexit__(kind, error, trace)
+        finally:
+            for lane in self._lanes.values():
+                lane.batcher.close()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks.create_task(_guarded(work))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def admit_now(
+        self, goods_id: GoodsId, user_id: UserId, quantity: int, attempt_id: AttemptId
+    ) -> Decision | asyncio.Future[Decision]:
+        """Decide at once where Redis need not be asked; otherwise queue the request.
+
+        The future is always completed and must not be cancelled: a client that leaves just stops
+        waiting, and what it won is followed to its end by the outbox.
+
+        Args:
+            quantity: 1..100 units.
+            attempt_id: names this POST; the same attempt gets the same answer. ASCII letters,
+                digits, ``_`` and ``-``.
+
+        Raises:
+            InvalidValue: the quantity is none. A batch is refused whole, so it stops here.
+        """
+        if type(quantity) is not int or not 1 <= quantity <= LIMIT_PER_USER_MAX:
+            raise InvalidValue("quantity", f"must be an integer from 1 to {LIMIT_PER_USER_MAX}")
+        assert "," not in attempt_id, "a comma parts two reservations in a record of Redis"
+        sale = self._catalogue.sales.get(goods_id)
+        if sale is None:
+            if self._catalogue.known and self._catalogue.fresh():
+                return _NO_SUCH_GOODS
+            return asyncio.ensure_future(
+                self._admit_unknown(goods_id, user_id, quantity, attempt_id)
+            )
+        lane = self._lane(bucket_of(sale, user_id))
+        if lane.flag.answers(user_id):
+            self._observer.answered_by_flag()
+            return _SOLD_OUT
+        return lane.batcher.submit(user_id, attempt_id, quantity)
+
+    async def admit(
+        self, goods_id: GoodsId, user_id: UserId, quantity: int, attempt_id: AttemptId
+    ) -> Decision:
+        """Decide a request. Arguments as in `admit_now`; every way ends in a decision."""
+        decision = self.admit_now(goods_id, user_id, quantity, attempt_id)
+        if isinstance(decision, Decision):
+            return decision
+        # Shielded: cancelling the caller must not cancel the decision.
+        return await asyncio.shield(decision)
+
+    async def _admit_unknown(
+        self, goods_id: GoodsId, user_id: UserId, quantity: int, attempt_id: AttemptId
+    ) -> Decision:
+        """Goods that the catalogue lacks: look again, together with all who ask for such."""
+        try:
+            await self._catalogue.refresh_together()
+        except StockUnavailable as error:
+            self._observer.redis_failed(error.kind)
+            return self._undecided("redis")
+        if goods_id in self._catalogue.sales:
+            return await self.admit(goods_id, user_id, quantity, attempt_id)
+        return _NO_SUCH_GOODS if self._catalogue.known else self._undecided("unknown_sales")
+
+    def _undecided(self, cause: str) -> Decision:
+        self._observer.undecided(cause)
+        return Decision(Outcome.UNDECIDED, retry_after_ms=self._bounds.retry_after_ms, cause=cause)
+
+    def _lane(self, bucket_id: BucketId) -> _Lane:
+        lane = self._lanes.get(bucket_id)
+        if lane is None:
+            self._forget_closed_sales()
+            flag = SoldOutFlag(
+                bucket_id,
+                redis=self._redis,
+                buckets=self._buckets,
+                keys=self._keys,
+                clock=self._clock,
+                staleness_ms=self._bounds.sold_out_staleness_ms,
+            )
+            batcher = Batcher(
+                bucket_id,
+                keys=self._keys.bucket(bucket_id),
+                scripts=self._scripts,
+                buckets=self._buckets,
+                ids=self._ids,
+                marks=self._marks,
+                clock=self._clock,
+                bounds=self._bounds,
+                observer=self._observer,
+                start=self._start,
+                changed=lambda epoch, seq, stock_units: flag.observe(
+                    epoch, seq, stock_units, lambda: self._start(flag.watch())
+                ),
+            )
+            lane = self._lanes[bucket_id] = _Lane(batcher, flag)
+        return lane
+
+    def _forget_closed_sales(self) -> None:
+        """Drop the lanes of sales that nobody can ask for any more, with their filters of buyers."""
+        known = {sale.sale_id for sale in self._catalogue.sales.values()}
+        for bucket_id, lane in list(self._lanes.items()):
+            if bucket_id.sale_id not in known and lane.idle:
+                del self._lanes[bucket_id]

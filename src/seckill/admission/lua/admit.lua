@@ -1,0 +1,121 @@
+-- Decides a batch of purchase requests of one bucket, in one atomic step: checks fence, window,
+-- duplicate, limit and stock; deducts, records the buyer and writes the outbox.
+--
+-- KEYS 1 meta (hash)  2 buyers (hash)  3 outbox (stream); one hash tag.
+-- ARGV 1 msgpack array: epoch, highest acknowledged seq of the caller, touch (0|1), then for each
+--        of 1..1024 requests: user id (bytes), attempt id ([A-Za-z0-9_-]+), quantity (1..100).
+--        touch 1: write also when nothing was admitted but a reservation is reported, so that a
+--        WAIT or WAITAOF behind this call on the same connection covers it.
+-- Reply  msgpack array: head (see bucket.lua), then for each request, in order: code, epoch, seq, n.
+--        code 1 success: epoch and seq of the reservation, n 1 if this attempt had it before, else 0
+--        code 2 duplicate, 3 over the limit: epoch and seq of the user's latest reservation (0 0: none),
+--               n units held
+--        code 9 this attempt had asked for another quantity: epoch and seq of its reservation
+--        code 0 sold out · 7 not enough left, n units left · 5 ended · 8 paused
+--        code 4 not started: n is the instant of the start in ms
+--        With a status other than 0 there are no codes: nothing was decided, nothing was written.
+-- Keeps  stock >= 0; a user's units <= limit; stock + held = put; seq counts each admission;
+--        a batch sent again gets the same answers.
+-- Work   O(requests + reservations of their users), each user's read once; 7 commands and, with
+--        an admission, 3 more. Smallest Redis: 6.2.
+
+local REQUESTS_MAX, QUANTITY_MAX = 1024, 100
+local request = cmsgpack.unpack(ARGV[1])
+local count = (#request - 3) / 3
+if count < 1 or count > REQUESTS_MAX or count ~= math.floor(count) then
+  return redis.error_reply('BATCH must have 1 to 1024 requests of three values each')
+end
+if request[1] < 1 then return redis.error_reply('BATCH needs the epoch that its sender knows') end
+
+local users = {}
+for i = 1, count do
+  users[i] = request[i * 3 + 1]
+  local quantity = request[i * 3 + 3]
+  if type(quantity) ~= 'number' or quantity < 1 or quantity > QUANTITY_MAX
+      or quantity ~= math.floor(quantity) then
+    return redis.error_reply('BATCH quantity must be an integer from 1 to 100')
+  end
+end
+
+local status, bucket = read_bucket(KEYS[1], KEYS[2], KEYS[3], request[1], request[2])
+local reply = reply_head(status, bucket)
+if status ~= OK then return cmsgpack.pack(reply) end
+
+local refused_by_window
+if bucket.ends > 0 and bucket.now >= bucket.ends then refused_by_window = 5
+elseif bucket.now < bucket.starts then refused_by_window = 4
+elseif bucket.paused ~= 0 then refused_by_window = 8 end
+
+-- What a record of the buyers hash says. O(reservations in it).
+local function read_buyer(record)
+  local buyer = { held = 0, epoch = 0, seq = 0, record = record, attempts = {} }
+  for e, s, q, attempt in string.gmatch(record, '(%d+)%.(%d+)%.(%d+)%.([^,]+)') do
+    local epoch, seq, quantity = tonumber(e), tonumber(s), tonumber(q)
+    buyer.held, buyer.epoch, buyer.seq = buyer.held + quantity, epoch, seq
+    buyer.attempts[attempt] = { epoch, seq, quantity }
+  end
+  return buyer
+end
+
+local found = redis.call('HMGET', KEYS[2], unpack(users))
+local buyers = {} -- user -> buyer as after the requests before this one; false: holds nothing
+local changed, admitted, touched = {}, {}, false
+for i = 1, count do
+  local user, attempt, quantity = users[i], request[i * 3 + 2], request[i * 3 + 3]
+  local buyer = buyers[user]
+  if buyer == nil then
+    buyer = found[i] and read_buyer(found[i])
+    buyers[user] = buyer
+  end
+  local own = buyer and buyer.attempts[attempt]
+  local held = buyer and buyer.held or 0
+  local code, epoch, seq, n = 0, 0, 0, 0
+  if own then
+    epoch, seq, touched = own[1], own[2], true
+    if own[3] == quantity then code, n = 1, 1 else code = 9 end
+  elseif refused_by_window then
+    code = refused_by_window
+    if code == 4 then n = bucket.starts end
+  elseif held + quantity > bucket.limit then
+    code, n = (bucket.limit == 1 and held > 0) and 2 or 3, held
+    if buyer then epoch, seq, touched = buyer.epoch, buyer.seq, true end
+  elseif bucket.stock == 0 then
+    code = 0
+  elseif bucket.stock < quantity then
+    code, n = 7, bucket.stock
+  else
+    bucket.stock, bucket.held, bucket.seq =
+      bucket.stock - quantity, bucket.held + quantity, bucket.seq + 1
+    code, epoch, seq = 1, bucket.epoch, bucket.seq
+    local item = integer(epoch) .. '.' .. integer(seq) .. '.' .. integer(quantity) .. '.' .. attempt
+    if buyer then
+      buyer.record = buyer.record .. ',' .. item
+    else
+      buyer = { held = 0, record = item, attempts = {} }
+      buyers[user], bucket.buyers = buyer, bucket.buyers + 1
+    end
+    buyer.held, buyer.epoch, buyer.seq = buyer.held + quantity, epoch, seq
+    buyer.attempts[attempt] = { epoch, seq, quantity }
+    changed[user] = buyer
+    local at = #admitted
+    admitted[at + 1], admitted[at + 2], admitted[at + 3], admitted[at + 4] = seq, user, quantity, attempt
+  end
+  local at = #reply
+  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = code, epoch, seq, n
+end
+reply[4], reply[5] = bucket.seq, bucket.stock
+
+if #admitted > 0 then
+  local pairs_of_buyers = {}
+  for user, buyer in pairs(changed) do
+    local at = #pairs_of_buyers
+    pairs_of_buyers[at + 1], pairs_of_buyers[at + 2] = user, buyer.record
+  end
+  redis.call('HSET', KEYS[2], unpack(pairs_of_buyers))
+  redis.call('HSET', KEYS[1], 'seq', bucket.seq, 'stock', bucket.stock, 'held', bucket.held,
+    'buyers', bucket.buyers)
+  redis.call('XADD', KEYS[3], '*', 'e', cmsgpack.pack({ 'a', bucket.epoch, bucket.now, admitted }))
+elseif touched and request[3] == 1 then
+  redis.call('HSET', KEYS[1], 'seq', bucket.seq)
+end
+return cmsgpack.pack(reply)

@@ -1,0 +1,32 @@
+"""Builds Redis clients: the one place that knows the client library's switches."""
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+__all__ = ["connect"]
+
+
+def connect(url: str, *, timeout_ms: int, connections_max: int = 64) -> Redis:
+    """A client for ``url``. Connects at the first command, not here.
+
+    RESP2 is asked for: replies to stream commands differ between the protocols, and nothing here
+    needs the newer one. The library's own retries are off, since a retry must know what it
+    repeats: the batcher and the worker do that themselves.
+
+    Args:
+        url: ``redis://``, ``rediss://`` or ``unix://``.
+        timeout_ms: longest wait for a connection and for a reply.
+        connections_max: upper bound of the connection pool.
+    """
+    return Redis.from_url(
+        url,
+        protocol=2,
+        socket_timeout=timeout_ms / 1000,
+        socket_connect_timeout=timeout_ms / 1000,
+        socket_keepalive=True,
+        health_check_interval=0,
+        max_connections=connections_max,
+        retry=Retry(NoBackoff(), 0),
+        retry_on_error=[],
+    )

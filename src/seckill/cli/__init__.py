@@ -1,0 +1,66 @@
+"""The command line: one thin command for each thing that the rooms do.
+
+Rooms are imported where they are used, so that ``seckill -h`` answers at once.
+"""
+
+import os
+import sys
+
+import typer
+
+from seckill.cli.orders import orders_app
+from seckill.cli.proof import proof_app
+from seckill.cli.run import run_app
+from seckill.cli.sale import sale_app
+from seckill.cli.stress import stress_app
+from seckill.domain.errors import InvalidValue, SeckillError
+
+__all__ = ["app", "main"]
+
+_HELP = """A flash-sale (秒杀) service: never oversell, never sell twice to one user, never lose an
+order that a buyer was told they have, and stay up under any load.
+
+A first sale, in two terminals:
+
+    seckill serve --demo                 starts everything, opens goods 1 with 100 units
+
+    curl -X POST 'http://127.0.0.1:8000/seckill/1?userId=ann'
+
+    seckill stress --buyers 10000        ten thousand buyers, three clicks each, then the audit
+
+The other commands find a running service by the same settings: run them in the same folder, or
+give SECKILL_DATA_DIR. Exit codes: 0 done, 1 failed or a promise is broken, 2 wrong use.
+"""
+
+app = typer.Typer(
+    help=_HELP,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(run_app)
+app.add_typer(sale_app, name="sale")
+app.add_typer(orders_app, name="orders")
+app.add_typer(proof_app)
+app.add_typer(stress_app)
+
+
+def main() -> None:
+    """Run the command line. An error is one sentence on standard error, never a stack trace."""
+    try:
+        app()
+    except InvalidValue as error:
+        _fail(f"{error.field}: {error.rule}", 2)
+    except SeckillError as error:
+        _fail(str(error), 1)
+    except BrokenPipeError:
+        # Whoever read our output has had enough; the interpreter must not flush into it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+def _fail(sentence: str, code: int) -> None:
+    typer.echo(f"seckill: {sentence}", err=True)
+    sys.exit(code)

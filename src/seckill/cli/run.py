@@ -1,0 +1,153 @@
+"""Commands that run the service, and those that tell how it runs."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from seckill.cli.shared import DataDirOption, JSONOption, load, of_running_service, print_json
+from seckill.domain.errors import InvalidValue
+
+__all__ = ["run_app"]
+
+run_app = typer.Typer()
+
+
+@run_app.command()
+def serve(
+    bind: Annotated[
+        str | None,
+        typer.Option(
+            help="Address to serve on, host:port; port 0 takes a free one. Default 127.0.0.1:8000."
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Web processes, 1 to 256. Default: one a core.")
+    ] = None,
+    data_dir: DataDirOption = None,
+    durability: Annotated[
+        str | None,
+        typer.Option(
+            help="memory, fsync (default) or replicated: what a purchase survives once its buyer"
+            " was told yes."
+        ),
+    ] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Open a sample sale: goods 1, 100 units.")
+    ] = False,
+) -> None:
+    """Run the service in the foreground: Redis (unless one is named), order worker, web processes.
+
+    Ctrl-C ends it cleanly; the next start goes on with the same data. Every other setting, its
+    bounds and its default: `seckill settings` and docs/reference/settings.md.
+    """
+    from seckill.runtime.demo_hint import demo_hint  # noqa: PLC0415
+    from seckill.runtime.logs import configure_logging  # noqa: PLC0415
+    from seckill.runtime.preparing import prepare_in_child  # noqa: PLC0415
+    from seckill.runtime.settings import Settings  # noqa: PLC0415
+    from seckill.runtime.supervise import (  # noqa: PLC0415
+        RunReport,
+        Supervisor,
+        describe_run,
+        pass_on_to_stderr,
+    )
+
+    loaded = load(data_dir, bind=bind, workers=workers, durability=durability)
+    settings = loaded.settings
+    configure_logging(
+        level=settings.log_level, log_format=settings.log_format, role="supervisor", slot=0
+    )
+
+    async def prepared(with_redis: Settings) -> None:
+        await prepare_in_child(with_redis, demo=demo, pass_on=pass_on_to_stderr)
+
+    def ready(report: RunReport) -> None:
+        typer.echo(describe_run(report))
+        if demo:
+            typer.echo(demo_hint(report.status.bind, settings))
+
+    asyncio.run(Supervisor(loaded, prepare=prepared, on_ready=ready).run())
+
+
+@run_app.command()
+def worker(
+    slot: Annotated[
+        int, typer.Option(help="Number of this worker, 0 to 255; each worker its own.")
+    ] = 1,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Run one more order worker for a service that is already running (which has number 0)."""
+    from seckill.runtime.roles import run_worker  # noqa: PLC0415
+
+    _check_slot(slot)
+    run_worker(of_running_service(data_dir).settings, slot)
+
+
+@run_app.command(hidden=True)
+def internal(
+    role: str,
+    slot: Annotated[int, typer.Option()],
+    demo: Annotated[bool, typer.Option("--demo")] = False,
+) -> None:
+    """One process of `seckill serve`; started by it, with its settings in the environment."""
+    from seckill.runtime.roles import run_prepare, run_web, run_worker  # noqa: PLC0415
+    from seckill.runtime.settings import load_settings  # noqa: PLC0415
+
+    _check_slot(slot)
+    settings = load_settings().settings
+    match role:
+        case "web":
+            run_web(settings, slot)
+        case "worker":
+            run_worker(settings, slot)
+        case "prepare":
+            run_prepare(settings, demo=demo)
+        case _:
+            raise InvalidValue("role", "must be prepare, web or worker")
+
+
+def _check_slot(slot: int) -> None:
+    if not 0 <= slot <= 255:  # noqa: PLR2004  -- as many as there may be web processes
+        raise InvalidValue("slot", "must be from 0 to 255")
+
+
+@run_app.command()
+def status(data_dir: DataDirOption = None, as_json: JSONOption = False) -> None:
+    """Which processes run, since when, and whether they do their work. Exit 1 when none runs."""
+    from seckill.runtime.status import read_status  # noqa: PLC0415
+
+    settings = load(data_dir).settings
+    found = read_status(settings.data)
+    if found is None:
+        if as_json:
+            print_json({"processes": []})
+        else:
+            typer.echo(f"no service runs on {settings.data_dir}")
+        raise typer.Exit(1)
+    if as_json:
+        print_json(found.as_json())
+        return
+    typer.echo(f"Seckill {found.version} on http://{found.bind}, since {found.started_at}")
+    for process in found.processes:
+        health = "healthy" if process.healthy else "not ready"
+        typer.echo(
+            f"  {process.role:<10} {process.slot:>3}  pid {process.pid or '-':>8}  {health:<9}"
+            f"  since {process.since}  restarts {process.restarts}"
+        )
+
+
+@run_app.command()
+def settings(data_dir: DataDirOption = None, as_json: JSONOption = False) -> None:
+    """Every setting, its value, and where that came from. Secrets are masked."""
+    from seckill.runtime.settings_report import settings_report, with_run_settings  # noqa: PLC0415
+    from seckill.runtime.status import read_status  # noqa: PLC0415
+
+    loaded = load(data_dir)
+    if read_status(loaded.settings.data) is not None:
+        loaded = with_run_settings(loaded)
+    report = settings_report(loaded)
+    if as_json:
+        print_json(report)
+        return
+    for name, entry in report.items():
+        typer.echo(f"{name:<24} {entry['value']!s:<44} {entry['source']}")

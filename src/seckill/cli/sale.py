@@ -1,0 +1,273 @@
+"""Commands that put goods on sale and change a sale."""
+
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from seckill.cli.shared import DataDirOption, JSONOption, print_json, with_stores
+from seckill.domain.clock import SystemClock
+from seckill.domain.ids import check_goods_id
+from seckill.domain.instants import parse_rfc3339_ms, rfc3339_ms
+
+if TYPE_CHECKING:
+    from seckill.domain.sale import Sale
+    from seckill.runtime.bootstrap import Stores
+
+__all__ = ["described", "sale_app", "sale_of"]
+
+sale_app = typer.Typer(help="Put goods on sale, and change a sale.", no_args_is_help=True)
+
+GoodsArgument = Annotated[str, typer.Argument(metavar="GOODS_ID", help="The goods on sale.")]
+ReasonOption = Annotated[
+    str, typer.Option("--reason", help="Why; kept in the action log. At most 500 characters.")
+]
+
+
+def _sale_row(sale: "Sale", remaining: int | None, sold: int | None) -> dict[str, object]:
+    return {
+        "goods_id": sale.goods_id,
+        "title": sale.title,
+        "state": sale.state_at(SystemClock().now_ms()).value,
+        "starts_at": rfc3339_ms(sale.starts_at_ms),
+        "ends_at": None if sale.ends_at_ms is None else rfc3339_ms(sale.ends_at_ms),
+        "price_fen": sale.price_fen,
+        "limit_per_user": sale.limit_per_user,
+        "stock": sale.stock_units,
+        "remaining": remaining,
+        "sold": sold,
+        "pay_window_s": sale.pay_window_ms // 1000,
+        "sale_id": sale.sale_id,
+        "version": sale.version,
+    }
+
+
+async def described(stores: "Stores", sale: "Sale") -> dict[str, object]:
+    """A sale as the commands show it: its definition, what is left, how its bucket stands."""
+    from seckill.admission.scripts import Status  # noqa: PLC0415
+    from seckill.domain.reservation import BucketId  # noqa: PLC0415
+
+    view = await stores.buckets.look(BucketId(sale.sale_id, 0))
+    remaining = view.stock_units if view.status is Status.OK else None
+    sold = await stores.ledger.sales.sold_units(sale.sale_id)
+    return _sale_row(sale, remaining, sold) | {
+        "bucket": view.status.name.lower(),
+        "epoch": view.epoch,
+        "held": view.held_units,
+        "outbox_entries": view.outbox_entries,
+    }
+
+
+async def sale_of(stores: "Stores", goods_id: str) -> "Sale":
+    """The latest sale of some goods. Raises NoSuchGoods when there never was one."""
+    from seckill.ledger.errors import NoSuchGoods  # noqa: PLC0415
+
+    sale = await stores.ledger.sales.sale_of_goods(check_goods_id(goods_id))
+    if sale is None:
+        raise NoSuchGoods(check_goods_id(goods_id))
+    return sale
+
+
+def _show_sale(row: dict[str, object], *, as_json: bool) -> None:
+    if as_json:
+        print_json(row)
+        return
+    for name, value in row.items():
+        typer.echo(f"{name:<16} {'-' if value is None or value == '' else value}")
+
+
+def _instant_ms(field: str, text: str) -> int:
+    return SystemClock().now_ms() if text == "now" else parse_rfc3339_ms(field, text)
+
+
+def _actor() -> str:
+    """Who gives this order, for the action log."""
+    import getpass  # noqa: PLC0415
+
+    try:
+        return f"cli:{getpass.getuser()}"[:64]
+    except (KeyError, OSError):
+        return f"cli:uid{os.getuid()}"
+
+
+@sale_app.command("create")
+def sale_create(
+    goods_id: GoodsArgument,
+    stock: Annotated[int, typer.Option(help="Units put on sale, 0 to 100,000,000.")],
+    limit: Annotated[int, typer.Option(help="Units that one user may hold, 1 to 100.")] = 1,
+    title: Annotated[str, typer.Option(help="Shown to buyers; at most 200 characters.")] = "",
+    price_fen: Annotated[int, typer.Option(help="Price of a unit in fen (0.01 yuan).")] = 0,
+    starts_at: Annotated[
+        str, typer.Option(help="now, or RFC 3339 with offset: 2026-12-24T20:00:00+08:00.")
+    ] = "now",
+    ends_at: Annotated[
+        str | None, typer.Option(help="RFC 3339 with offset; without it the sale has no end.")
+    ] = None,
+    pay_window_s: Annotated[int, typer.Option(help="Seconds that an order may stay unpaid.")] = 900,
+    data_dir: DataDirOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Put goods on sale."""
+    from seckill.domain.sale import NewSale  # noqa: PLC0415
+
+    new = NewSale(
+        goods_id=check_goods_id(goods_id),
+        stock_units=stock,
+        limit_per_user=limit,
+        title=title,
+        price_fen=price_fen,
+        starts_at_ms=_instant_ms("starts_at", starts_at),
+        ends_at_ms=None if ends_at is None else _instant_ms("ends_at", ends_at),
+        pay_window_ms=pay_window_s * 1000,
+    )
+
+    async def work(stores: "Stores") -> dict[str, object]:
+        sale = await stores.ledger.sales.create_sale(new, actor=_actor())
+        await stores.fence.keep()
+        return await described(stores, sale)
+
+    _show_sale(with_stores(data_dir, work), as_json=as_json)
+
+
+@sale_app.command("list")
+def sale_list(data_dir: DataDirOption = None, as_json: JSONOption = False) -> None:
+    """Every sale that is, was or will be, one for each goods id."""
+
+    async def work(stores: "Stores") -> list[dict[str, object]]:
+        return [await described(stores, sale) for sale in await stores.ledger.sales.sales()]
+
+    rows = with_stores(data_dir, work)
+    if as_json:
+        print_json(rows)
+        return
+    typer.echo(f"{'goods':<24} {'state':<10} {'stock':>10} {'remaining':>10} {'sold':>10}  starts")
+    for row in rows:
+        remaining = "?" if row["remaining"] is None else row["remaining"]
+        typer.echo(
+            f"{row['goods_id']!s:<24} {row['state']!s:<10} {row['stock']!s:>10}"
+            f" {remaining!s:>10} {row['sold']!s:>10}  {row['starts_at']}"
+        )
+
+
+@sale_app.command("show")
+def sale_show(
+    goods_id: GoodsArgument, data_dir: DataDirOption = None, as_json: JSONOption = False
+) -> None:
+    """One sale: its definition, what is left, and how its bucket stands."""
+
+    async def work(stores: "Stores") -> dict[str, object]:
+        return await described(stores, await sale_of(stores, goods_id))
+
+    _show_sale(with_stores(data_dir, work), as_json=as_json)
+
+
+def _change_sale(
+    goods_id: str, data_dir: Path | None, *, as_json: bool, reason: str, **changes: Any
+) -> None:
+    async def work(stores: "Stores") -> dict[str, object]:
+        sale = await sale_of(stores, goods_id)
+        changed = await stores.ledger.sales.change_sale(
+            sale.sale_id, actor=_actor(), reason=reason, **changes
+        )
+        await stores.fence.keep()
+        return await described(stores, changed)
+
+    _show_sale(with_stores(data_dir, work), as_json=as_json)
+
+
+@sale_app.command("open")
+def sale_open(
+    goods_id: GoodsArgument,
+    reason: ReasonOption = "",
+    data_dir: DataDirOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Start a sale now, or let a paused one go on."""
+    now_ms = SystemClock().now_ms()
+
+    async def work(stores: "Stores") -> dict[str, object]:
+        sale = await sale_of(stores, goods_id)
+        changed = await stores.ledger.sales.change_sale(
+            sale.sale_id,
+            paused=False,
+            starts_at_ms=min(sale.starts_at_ms, now_ms),
+            actor=_actor(),
+            reason=reason,
+        )
+        await stores.fence.keep()
+        return await described(stores, changed)
+
+    _show_sale(with_stores(data_dir, work), as_json=as_json)
+
+
+@sale_app.command("pause")
+def sale_pause(
+    goods_id: GoodsArgument,
+    reason: ReasonOption = "",
+    data_dir: DataDirOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Admit nobody until `seckill sale resume`; buyers read 503 with Retry-After."""
+    _change_sale(goods_id, data_dir, as_json=as_json, reason=reason, paused=True)
+
+
+@sale_app.command("resume")
+def sale_resume(
+    goods_id: GoodsArgument,
+    reason: ReasonOption = "",
+    data_dir: DataDirOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Let a paused sale go on."""
+    _change_sale(goods_id, data_dir, as_json=as_json, reason=reason, paused=False)
+
+
+@sale_app.command("end")
+def sale_end(
+    goods_id: GoodsArgument,
+    reason: ReasonOption = "",
+    data_dir: DataDirOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """End a sale now."""
+    _change_sale(
+        goods_id,
+        data_dir,
+        as_json=as_json,
+        reason=reason,
+        ends_at_ms=SystemClock().now_ms(),
+    )
+
+
+@sale_app.command("stock")
+def sale_stock(
+    goods_id: GoodsArgument,
+    by: Annotated[int, typer.Option(help="Signed difference in units: 5 adds, -5 takes off.")],
+    change_id: Annotated[
+        str | None,
+        typer.Option(
+            help="Names this change; giving it again changes nothing. Default: a new one."
+        ),
+    ] = None,
+    reason: ReasonOption = "",
+    data_dir: DataDirOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Put more units on sale, or take unsold ones off. Never below what is sold."""
+    from seckill.runtime.stock import change_stock  # noqa: PLC0415
+
+    async def work(stores: "Stores") -> dict[str, object]:
+        sale = await sale_of(stores, goods_id)
+        changed = await change_stock(
+            stores,
+            sale,
+            by,
+            change_id=change_id or f"cli-{secrets.token_hex(8)}",
+            actor=_actor(),
+            reason=reason,
+        )
+        return await described(stores, changed)
+
+    _show_sale(with_stores(data_dir, work), as_json=as_json)

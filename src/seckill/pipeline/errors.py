@@ -1,0 +1,41 @@
+"""What can go wrong on the way to the ledger.
+
+::
+
+    SeckillError
+    └── PipelineError
+        ├── LedgerAway           the ledger cannot write now; retryable, nothing was written
+        ├── EventRefused         the ledger can never write this event; goes to the dead letters
+        ├── ChannelUnavailable   the carrier cannot be reached now; retryable, nothing is lost
+        └── Unreadable           a message that is no bucket event; goes to the dead letters
+"""
+
+from seckill.domain.errors import SeckillError
+
+__all__ = [
+    "ChannelUnavailable",
+    "EventRefused",
+    "LedgerAway",
+    "PipelineError",
+    "Unreadable",
+]
+
+
+class PipelineError(SeckillError):
+    """Anything that the pipeline raises."""
+
+
+class LedgerAway(PipelineError):  # noqa: N818  -- the field's word for it
+    """The ledger cannot write now. Nothing was written; call again with the same events."""
+
+
+class EventRefused(PipelineError):  # noqa: N818  -- the field's word for it
+    """The ledger can never write an event: of an unknown sale, say. The text names the event."""
+
+
+class ChannelUnavailable(PipelineError):  # noqa: N818  -- the field's word for it
+    """The carrier cannot be reached now. Nothing is lost; call again."""
+
+
+class Unreadable(PipelineError):  # noqa: N818  -- the field's word for it
+    """A message is not what the admission scripts write. The text says which rule it breaks."""

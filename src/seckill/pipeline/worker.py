@@ -1,0 +1,100 @@
+"""The order worker: carries deliveries from the channel to the ledger, each exactly once in effect.
+
+Written, then acknowledged, never the other way round: a worker that dies between the two leaves a
+delivery that comes again and changes nothing. A ledger that is away is waited for; only what it
+says it can never write goes to the dead letters.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from seckill.pipeline.errors import ChannelUnavailable, EventRefused, LedgerAway
+from seckill.pipeline.ports import Delivery, OrderChannel, OrderLedger, WriteReport
+
+__all__ = ["OrderWorker", "WorkerObserver"]
+
+_log = structlog.get_logger()
+
+DELIVERIES_MAX: Final = 64
+"""Deliveries in one transaction. Each holds up to one admission batch, so a few thousand rows."""
+
+_RECEIVE_WAIT_MS: Final = 200
+_BACKOFF_MS_MIN: Final = 50
+_BACKOFF_MS_MAX: Final = 2_000
+
+
+class WorkerObserver(Protocol):
+    """Receives counts from the worker."""
+
+    def written(self, report: WriteReport) -> None:
+        """One transaction was committed."""
+        ...
+
+    def ledger_away(self) -> None:
+        """One transaction could not be made and will be tried again."""
+        ...
+
+
+class OrderWorker:
+    """Runs until it is told to stop, and then ends between two transactions."""
+
+    def __init__(
+        self, *, channel: OrderChannel, ledger: OrderLedger, observer: WorkerObserver
+    ) -> None:
+        self._channel = channel
+        self._ledger = ledger
+        self._observer = observer
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Carry deliveries until ``stop`` is set."""
+        backoff_ms = _BACKOFF_MS_MIN
+        while not stop.is_set():
+            try:
+                await self.step()
+                backoff_ms = _BACKOFF_MS_MIN
+            except (ChannelUnavailable, LedgerAway) as error:
+                if isinstance(error, LedgerAway):
+                    self._observer.ledger_away()
+                if backoff_ms == _BACKOFF_MS_MIN:
+                    _log.warning("order worker waits", error=str(error))
+                await _sleep_unless(stop, backoff_ms)
+                backoff_ms = min(backoff_ms * 2, _BACKOFF_MS_MAX)
+
+    async def step(self) -> int:
+        """Receive once, write, acknowledge; returns the number of deliveries.
+
+        Raises:
+            ChannelUnavailable, LedgerAway: what was received comes again.
+        """
+        deliveries = await self._channel.receive(DELIVERIES_MAX, _RECEIVE_WAIT_MS)
+        if deliveries:
+            await self._carry(deliveries)
+        return len(deliveries)
+
+    async def _carry(self, deliveries: Sequence[Delivery]) -> None:
+        """Write deliveries in one transaction; where one is refused, find it by halving."""
+        try:
+            report = await self._ledger.write([e for d in deliveries for e in d.events])
+        except EventRefused as error:
+            if len(deliveries) == 1:
+                await self._channel.set_aside(deliveries[0], str(error))
+                return
+            middle = len(deliveries) // 2
+            await self._carry(deliveries[:middle])
+            await self._carry(deliveries[middle:])
+            return
+        self._observer.written(report)
+        if report.compensated:
+            _log.warning("admissions compensated", reservation_ids=report.compensated)
+        await self._channel.acknowledge(deliveries)
+
+
+async def _sleep_unless(stop: asyncio.Event, wait_ms: float) -> None:
+    try:
+        async with asyncio.timeout(wait_ms / 1000):
+            await stop.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,90 @@
+"""Settings that are right one by one and wrong together."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from seckill.runtime.settings import Settings
+
+__all__ = ["contradictions", "public_key_pem"]
+
+_HMAC_KEY_BYTES_MIN: Final = 32  # RFC 7518, section 3.2: as long as the hash of HS256
+
+
+def contradictions(settings: "Settings") -> Iterator[tuple[str, str]]:
+    """Each setting that has to change, with the rule that it breaks beside another one."""
+    if settings.channel == "kafka":
+        if not settings.kafka_bootstrap:
+            yield "channel", "kafka needs kafka_bootstrap, the addresses of the brokers"
+        yield "channel", "kafka is not in this version yet: leave it at direct"
+    if settings.sentinel_dashboard:
+        yield "sentinel_dashboard", "heartbeats are not in this version yet: leave it empty"
+    if settings.durability == "replicated" and not settings.redis_url:
+        rule = (
+            "replicated needs a Redis with replicas, named by redis_url: the one that is started "
+            "for you has none"
+        )
+        yield "durability", rule
+    if settings.auth == "jwt":
+        yield from _jwt_contradictions(settings)
+    elif not settings.bind_address.loopback:
+        rule = (
+            f"dev believes whatever a request says, and bind {settings.bind} can be reached from "
+            "other machines: use jwt, or a loopback bind"
+        )
+        yield "auth", rule
+
+
+def _jwt_contradictions(settings: "Settings") -> Iterator[tuple[str, str]]:
+    secret = settings.jwt_secret.get_secret_value()
+    public = [name for name in ("jwt_public_key", "jwt_jwks_url") if getattr(settings, name)]
+    algorithm = settings.jwt_algorithm
+    if not secret and not public:
+        rule = (
+            f"jwt (bind is {settings.bind}) needs a key: set jwt_secret, jwt_public_key or "
+            "jwt_jwks_url"
+        )
+        yield "auth", rule
+    elif algorithm == "HS256":
+        # A public key beside a secret is how one is taken for the other (CVE-2026-48526).
+        for name in public:
+            yield name, f"does not go with jwt_algorithm {algorithm}, which has a secret only"
+        if len(secret.encode()) < _HMAC_KEY_BYTES_MIN:
+            yield "jwt_secret", f"must have at least {_HMAC_KEY_BYTES_MIN} bytes for HS256"
+    elif secret:
+        yield "jwt_secret", f"does not go with jwt_algorithm {algorithm}, which has a public key"
+    elif len(public) > 1:
+        yield "jwt_jwks_url", "does not go with jwt_public_key: name one source of keys"
+    elif settings.jwt_public_key:
+        yield from _public_key_faults(settings.jwt_public_key, algorithm)
+
+
+def _public_key_faults(text_or_path: str, algorithm: str) -> Iterator[tuple[str, str]]:
+    # Only a service with such a key pays for loading the cryptography.
+    from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415
+        load_pem_public_key,
+    )
+    from jwt.algorithms import get_default_algorithms  # noqa: PLC0415
+    from jwt.exceptions import InvalidKeyError  # noqa: PLC0415
+
+    try:
+        pem = public_key_pem(text_or_path)
+        # PyJWT would take a private key as well, and then sign and verify with the same one.
+        load_pem_public_key(pem)
+        get_default_algorithms()[algorithm].prepare_key(pem)
+    except OSError as error:
+        yield "jwt_public_key", f"the file {text_or_path} cannot be read: {error.strerror}"
+    except (ValueError, TypeError, InvalidKeyError):
+        yield "jwt_public_key", f"must be a public key in PEM form that fits {algorithm}"
+
+
+def public_key_pem(text_or_path: str) -> bytes:
+    """The PEM bytes of ``jwt_public_key``, which holds them or names the file.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if text_or_path.lstrip().startswith("-----BEGIN"):
+        return text_or_path.encode()
+    return Path(text_or_path).expanduser().read_bytes()

@@ -1,0 +1,163 @@
+"""The folder that a run keeps its data in, and the lock that makes one supervisor its owner.
+
+::
+
+    .seckill/                     0700, as everything below it that holds data
+    ├── seckill.toml              settings of this installation, if you write one
+    ├── ledger.db                 the order ledger (SQLite)
+    ├── redis/                    append-only file, configuration and log of the embedded Redis
+    ├── marks/                    highest acknowledged seq of each web slot: survive kill -9
+    └── run/
+        ├── lock                  held by the supervisor as long as it lives
+        ├── status.json           which process does what; rewritten at each change
+        ├── settings.json         what the other commands must know to find this run
+        └── metrics/              one file for each process slot
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from seckill.runtime.errors import DataDirInUse, DataDirUnusable
+
+__all__ = ["DataDir", "write_atomically"]
+
+_PRIVATE_DIR: Final = 0o700
+_PRIVATE_FILE: Final = 0o600
+_PID_BYTES_MAX: Final = 20
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace a file so that a reader sees the old content or the new, never a part.
+
+    Not flushed to the disk: what is written this way is about running processes, and they do not
+    outlive the machine either.
+
+    Raises:
+        OSError: the file keeps its old content.
+    """
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(
+            os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _PRIVATE_FILE),
+            "wb",
+        ) as file:
+            file.write(content)
+        staged.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            staged.unlink()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class DataDir:
+    """Where everything of one installation lies.
+
+    Attributes:
+        root: absolute path.
+    """
+
+    root: Path
+
+    @property
+    def ledger(self) -> Path:
+        """The SQLite ledger."""
+        return self.root / "ledger.db"
+
+    @property
+    def redis(self) -> Path:
+        """What the embedded Redis owns."""
+        return self.root / "redis"
+
+    @property
+    def marks(self) -> Path:
+        """The acknowledged marks of the web slots."""
+        return self.root / "marks"
+
+    @property
+    def run(self) -> Path:
+        """What is about running processes."""
+        return self.root / "run"
+
+    @property
+    def status(self) -> Path:
+        """Which process does what."""
+        return self.run / "status.json"
+
+    @property
+    def run_settings(self) -> Path:
+        """What the other commands must know to find the run."""
+        return self.run / "settings.json"
+
+    @property
+    def metrics(self) -> Path:
+        """The metrics of each process slot."""
+        return self.run / "metrics"
+
+    def create(self) -> None:
+        """Make what is missing, private to this user. Safe to call again.
+
+        A root folder that was there before keeps its mode: it may be a mounted volume.
+
+        Raises:
+            DataDirUnusable: a folder cannot be made, belongs to somebody else, or is no folder.
+        """
+        folder = self.root
+        try:
+            self.root.mkdir(mode=_PRIVATE_DIR, parents=True, exist_ok=True)
+            for folder in (self.redis, self.marks, self.run, self.metrics):
+                folder.mkdir(mode=_PRIVATE_DIR, exist_ok=True)
+                if stat.S_IMODE(folder.stat().st_mode) != _PRIVATE_DIR:
+                    folder.chmod(_PRIVATE_DIR)
+        except OSError as error:
+            raise DataDirUnusable(
+                f"the data directory {self.root} cannot be used: "
+                f"{error.strerror or error} ({error.filename or folder})"
+            ) from error
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Own the directory as its one supervisor. The kernel gives the lock back at any death.
+
+        Raises:
+            DataDirInUse: another process owns it.
+            DataDirUnusable: the lock file cannot be opened, or the file system has no locks.
+        """
+        path = self.run / "lock"
+        try:
+            # Close-on-exec is what keeps a child of ours from holding the lock after our death.
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_FILE)
+        except OSError as error:
+            raise DataDirUnusable(
+                f"the lock file {path} cannot be opened: {error.strerror}"
+            ) from error
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise DataDirInUse(str(self.root), _pid_in(file)) from None
+            except OSError as error:
+                raise DataDirUnusable(
+                    f"the file system of {self.root} cannot lock files "
+                    f"({errno.errorcode.get(error.errno or 0, 'error')}), so two runs could damage "
+                    "each other's data: choose another --data-dir"
+                ) from error
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+            yield
+            # The file stays: removing it would let two starts lock two different files.
+            os.ftruncate(file, 0)
+        finally:
+            os.close(file)
+
+
+def _pid_in(file: int) -> int:
+    text = os.pread(file, _PID_BYTES_MAX, 0).strip()
+    return int(text) if text.isdigit() else 0

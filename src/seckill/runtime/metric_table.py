@@ -1,0 +1,147 @@
+"""Every metric of the service: the one table that the processes, ``/metrics`` and the docs share.
+
+A name is a promise to dashboards and alerts. Values of labels are fixed, so that no request can
+make the table grow; what fits none of them counts as ``other``.
+"""
+
+from typing import Final
+
+from seckill.domain.outcomes import Outcome
+from seckill.runtime.telemetry import Kind, Layout, Merge, Metric
+
+__all__ = ["LAYOUT", "ROUTES", "metrics_markdown"]
+
+_OUTCOMES: Final = tuple(outcome.name.lower() for outcome in Outcome)
+_UNDECIDED_CAUSES: Final = (
+    "redis", "fenced", "queue_full", "timeout", "unknown_sales", "not_durable", "other",
+)  # fmt: skip
+_REDIS_ERRORS: Final = (
+    "connection", "timeout", "loading", "readonly", "write_refused", "busy", "not_durable", "other",
+)  # fmt: skip
+ROUTES: Final = (
+    "POST /seckill/{goods_id}",
+    "GET /goods",
+    "GET /goods/{goods_id}",
+    "GET /orders",
+    "GET /orders/{reservation_id}",
+    "GET /orders/{reservation_id}/events",
+    "POST /orders/{reservation_id}/pay",
+    "POST /orders/{reservation_id}/cancel",
+    "admin",
+    "operations",
+    "other",
+)
+_STATUSES: Final = ("1xx", "2xx", "3xx", "4xx", "5xx")
+_ROLES: Final = ("redis", "worker", "web")
+_SECONDS: Final = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+)  # fmt: skip
+_BATCH_SIZES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+
+
+def _counter(name: str, meaning: str, **labels: tuple[str, ...]) -> Metric:
+    return Metric(name, Kind.COUNTER, meaning, tuple(labels.items()))
+
+
+def _gauge(name: str, meaning: str, merge: Merge = Merge.SUM, **labels: tuple[str, ...]) -> Metric:
+    return Metric(name, Kind.GAUGE, meaning, tuple(labels.items()), merge=merge)
+
+
+def _histogram(
+    name: str, meaning: str, bounds: tuple[float, ...], **labels: tuple[str, ...]
+) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, meaning, tuple(labels.items()), bounds)
+
+
+LAYOUT: Final = Layout(
+    [
+        # The admission
+        _counter("seckill_answers_total", "Purchase requests by what they were answered.",
+                 outcome=_OUTCOMES),
+        _counter("seckill_undecided_total", "Purchase requests that could not be decided, by why.",
+                 cause=_UNDECIDED_CAUSES),
+        _counter("seckill_sold_out_flag_answers_total",
+                 "Purchase requests answered sold out from memory, without asking Redis."),
+        _counter("seckill_sold_out_flags_raised_total",
+                 "Times that a web process began to answer sold out from memory."),
+        _counter("seckill_admission_batches_total", "Calls of the admission script, by end.",
+                 result=("answered", "retried", "failed")),
+        _histogram("seckill_admission_batch_size_requests",
+                   "Purchase requests in one call of the admission script.", _BATCH_SIZES),
+        _histogram("seckill_admission_batch_seconds",
+                   "Time from sending a batch to its answer.", _SECONDS),
+        _gauge("seckill_queue_requests", "Purchase requests that wait for a batch."),
+        _counter("seckill_queue_refusals_total",
+                 "Purchase requests refused before a batch, by why.",
+                 cause=("entries", "wait", "stopping")),
+        _counter("seckill_redis_errors_total", "Calls of Redis that failed, by kind.",
+                 kind=_REDIS_ERRORS),
+        _counter("seckill_script_loads_total",
+                 "Times that a script had to be loaded into Redis again."),
+        _gauge("seckill_fenced_buckets", "Stock buckets that are fenced: no admission until they "
+               "are opened again.", Merge.MAX),
+        _counter("seckill_bucket_openings_total", "Times that a bucket was opened, by way.",
+                 way=("new", "carried_on", "rebuilt")),
+        _counter("seckill_releases_total", "Units given back to stock, by result in Redis.",
+                 result=("released", "known", "failed")),
+        # The order channel and the ledger
+        _counter("seckill_orders_written_total", "Reservations that became orders."),
+        _counter("seckill_events_known_total", "Events delivered again and found in the ledger."),
+        _counter("seckill_orders_compensated_total", "Reservations that the ledger refused."),
+        _counter("seckill_dead_letters_total", "Messages that could not be read."),
+        _gauge("seckill_outbox_backlog_entries", "Outbox entries that are not in the ledger yet.",
+               Merge.MAX),
+        _gauge("seckill_outbox_backlog_seconds", "Age of the oldest of them.", Merge.MAX),
+        _histogram("seckill_ledger_write_seconds", "Time of one transaction of the order worker.",
+                   _SECONDS),
+        _counter("seckill_ledger_errors_total",
+                 "Transactions of the order worker that failed and are tried again."),
+        # The web
+        _counter("seckill_http_requests_total", "Requests by route and class of status.",
+                 route=ROUTES, status=_STATUSES),
+        _histogram("seckill_http_request_seconds", "Time from a request's head to its answer.",
+                   _SECONDS, route=ROUTES),
+        _counter("seckill_auth_failures_total", "Requests whose sender could not be told."),
+        _gauge("seckill_sse_streams", "Open event streams."),
+        _counter("seckill_sse_refusals_total", "Event streams refused, since too many were open."),
+        # The run
+        _gauge("seckill_processes_healthy", "Processes that do their work, by role.", role=_ROLES),
+        _counter("seckill_process_restarts_total", "Processes started again after they died.",
+                 role=_ROLES),
+        _counter("seckill_gc_collections_total", "Runs of the garbage collector, by generation.",
+                 generation=("0", "1", "2")),
+        _counter("seckill_gc_pause_seconds_total", "Time spent in the garbage collector."),
+        # The audit
+        _gauge("seckill_audit_findings", "Broken promises that the last audit found.", Merge.MAX),
+        _gauge("seckill_audit_last_run_timestamp_seconds",
+               "When the last audit ended, seconds since the epoch; 0: none in this run.",
+               Merge.MAX),
+    ]
+)  # fmt: skip
+
+
+def metrics_markdown() -> str:
+    """The reference page ``docs/reference/metrics.md``, whole."""
+    rows = []
+    for metric in LAYOUT.metrics.values():
+        labels = "; ".join(
+            f"`{name}`: {', '.join(f'`{value}`' for value in values)}"
+            for name, values in metric.labels
+        )
+        kind = f"{metric.kind}, {metric.merge}" if metric.kind is Kind.GAUGE else str(metric.kind)
+        rows.append(f"| `{metric.name}` | {kind} | {labels} | {metric.meaning} |")
+    return _PAGE_HEAD + "\n".join(rows) + "\n"
+
+
+_PAGE_HEAD: Final = """\
+# Metrics
+
+`GET /metrics` of any web process answers for all processes of its host. Counters and histograms
+are added up, and go on where they were when a process or the whole service is started again. A
+gauge is added up too, or the largest one is shown, as the table says.
+
+This page is made from the program; a test compares the two.
+
+| name | kind | labels | meaning |
+| --- | --- | --- | --- |
+"""

@@ -1,0 +1,404 @@
+"""``seckill serve``: starts the parts of the embedded set in order, keeps them alive, ends them.
+
+Start: Redis → what ``prepare`` does (the ledger's schema) → order worker and web processes.
+Stop: web processes (they finish what is under way) → order worker → Redis. A second signal hurries.
+
+The supervisor itself serves nothing and decides nothing about a sale, so it has little to die of.
+When it is killed all the same, the kernel takes the children with it, and the next start goes on.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import structlog
+
+from seckill import __version__
+from seckill.runtime.data_dir import DataDir
+from seckill.runtime.embedded_redis import EmbeddedRedis, RedisServer
+from seckill.runtime.keeper import Keeper, RestartPolicy
+from seckill.runtime.listener import (
+    address_of,
+    backlog_note,
+    open_listener,
+    raise_open_files_limit,
+)
+from seckill.runtime.metric_table import LAYOUT
+from seckill.runtime.parts import Part, ProgramPart, RedisPart
+from seckill.runtime.processes import ended_within, send_signal
+from seckill.runtime.settings import LoadedSettings, Settings, mask_url
+from seckill.runtime.settings_report import (
+    settings_environment,
+    with_started_redis,
+    write_run_settings,
+)
+from seckill.runtime.status import (
+    ProcessStatus,
+    RunStatus,
+    StatusBoard,
+    is_alive,
+    read_recorded,
+    rfc3339,
+)
+from seckill.runtime.telemetry import Metrics, reset_gauges
+
+__all__ = ["RunReport", "Supervisor", "child_command", "describe_run"]
+
+_WORKER_GRACE_MS: Final = 5_000
+_REDIS_GRACE_MS: Final = 10_000
+_REDIS_HURRY_MS: Final = 2_000
+_LEFTOVER_TIMEOUT_MS: Final = 2_000
+
+
+def child_command(role: str, slot: int) -> list[str]:
+    """How a part of this program is started."""
+    return [sys.executable, "-m", "seckill", "internal", role, "--slot", str(slot)]
+
+
+def pass_on_to_stderr(lines: bytes) -> None:
+    """Write what a child said to our own standard error; gone is gone."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.buffer.write(lines)
+        sys.stderr.buffer.flush()
+
+
+async def _nothing_to_prepare(_settings: Settings) -> None:
+    """The prepare step of a run that needs none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """A run whose parts are all ready.
+
+    Attributes:
+        loaded: the settings in force, with the address of the Redis that was started.
+        redis_server: the program that was started; None with a Redis of the operator's own.
+        notes: sentences that the operator should read.
+    """
+
+    loaded: LoadedSettings
+    status: RunStatus
+    redis_server: RedisServer | None
+    notes: tuple[str, ...]
+
+
+class Supervisor:
+    """One run of the embedded set.
+
+    Args:
+        loaded: the settings.
+        prepare: runs once Redis answers and before worker and web start; gets the settings with
+            the address of Redis. A SeckillError of it ends the run.
+        on_ready: is called once, when all parts are ready for the first time.
+        command: how a part is started; another one in tests.
+        policy: when a part is started again.
+        pass_on: takes what the children write.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedSettings,
+        *,
+        prepare: Callable[[Settings], Coroutine[Any, Any, None]] = _nothing_to_prepare,
+        on_ready: Callable[[RunReport], None] = lambda _report: None,
+        command: Callable[[str, int], Sequence[str]] = child_command,
+        policy: RestartPolicy | None = None,
+        pass_on: Callable[[bytes], None] = pass_on_to_stderr,
+    ) -> None:
+        self._loaded = loaded
+        self._prepare = prepare
+        self._on_ready = on_ready
+        self._command = command
+        self._policy = policy or RestartPolicy()
+        self._pass_on = pass_on
+        self._data: DataDir = loaded.settings.data
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._redis: EmbeddedRedis | None = None
+        self._keepers: dict[Keeper, asyncio.Task[None]] = {}
+        self._log = structlog.get_logger(__name__)
+
+    def stop(self) -> None:
+        """Begin the orderly end; a second call hurries it. What SIGTERM and SIGINT do."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Start everything, keep it alive until :meth:`stop`, end everything.
+
+        Raises:
+            SeckillError: it could not start, or a part cannot stay up; one sentence says why.
+                Everything that had been started is ended by then.
+        """
+        raise_open_files_limit()
+        self._data.create()
+        with self._data.locked(), self._signals():
+            await _end_leftovers(self._data, self._log)
+            listener = open_listener(self._loaded.settings.bind_address)
+            lifeline_read, lifeline_write = os.pipe()
+            try:
+                await self._run_parts(listener, lifeline_read)
+            finally:
+                listener.close()
+                os.close(lifeline_read)
+                os.close(lifeline_write)
+
+    async def _run_parts(self, listener: socket.socket, lifeline_fd: int) -> None:
+        bind = address_of(listener, self._loaded.settings.bind_address)
+        settings = self._loaded.settings
+        board = StatusBoard(
+            self._data,
+            RunStatus(
+                __version__, rfc3339(time.time()), str(bind), mask_url(settings.redis_url), ()
+            ),
+        )
+        metrics = Metrics(self._data.metrics, "supervisor-0", LAYOUT)
+        observer = _Observer(board, metrics, self._data, self._log)
+        observer.supervisor_started()
+        try:
+            loaded = self._loaded
+            if not settings.redis_url:
+                loaded = await self._start_redis(board, observer)
+            on_bind = loaded.settings.model_copy(update={"bind": str(bind)})
+            write_run_settings(replace(loaded, settings=on_bind))
+            await self._or_stop(self._prepare(loaded.settings))
+            self._start_programs(loaded.settings, listener, lifeline_fd, observer)
+            for keeper in tuple(self._keepers):
+                await self._or_stop(keeper.is_ready.wait())
+            self._on_ready(self._report(loaded, board.status))
+            await self._or_stop(self._stop.wait())
+        except _StopAsked:
+            pass
+        finally:
+            await self._end_all()
+            board.remove()
+            self._data.run_settings.unlink(missing_ok=True)
+            metrics.close()
+
+    async def _start_redis(self, board: StatusBoard, observer: "_Observer") -> LoadedSettings:
+        settings = self._loaded.settings
+        assert settings.durability != "replicated"  # refused when the settings were read
+        self._redis = EmbeddedRedis(
+            self._data,
+            durability=settings.durability,
+            start_timeout_ms=settings.redis_start_timeout_ms,
+        )
+        await self._redis.prepare()
+        # Its own limit counts, which knows what it waited for; the keeper's is only behind it.
+        limit_ms = settings.redis_start_timeout_ms + _REDIS_HURRY_MS
+        keeper = self._keep(
+            RedisPart(self._redis, pass_on=self._pass_on),
+            observer,
+            replace(self._policy, start_timeout_ms=limit_ms),
+        )
+        await self._or_stop(keeper.is_ready.wait())
+        board.set_redis_url(self._redis.url)
+        return with_started_redis(self._loaded, self._redis.url)
+
+    def _start_programs(
+        self, settings: Settings, listener: socket.socket, lifeline_fd: int, observer: "_Observer"
+    ) -> None:
+        environment = {**os.environ, **settings_environment(settings)}
+        slots = [("worker", 0), *(("web", slot) for slot in range(settings.workers))]
+        for role, slot in slots:
+            part = ProgramPart(
+                role,
+                slot,
+                command=self._command(role, slot),
+                environment=environment,
+                lifeline_fd=lifeline_fd,
+                listen_fd=listener.fileno() if role == "web" else None,
+                pass_on=self._pass_on,
+            )
+            self._keep(part, observer, self._policy)
+
+    def _keep(self, part: Part, observer: "_Observer", policy: RestartPolicy) -> Keeper:
+        keeper = Keeper(part, policy=policy, observer=observer)
+        self._keepers[keeper] = keeper.begin()
+        return keeper
+
+    async def _or_stop(self, wanted: Coroutine[Any, Any, object]) -> None:
+        """Wait for something, unless a stop is asked for or a part fails before.
+
+        Raises:
+            _StopAsked: a stop was asked for.
+            SeckillError: a part cannot stay up, or what was waited for went wrong.
+        """
+        task = asyncio.create_task(wanted)
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait(
+                {task, stop, *self._keepers.values()}, return_when=asyncio.FIRST_COMPLETED
+            )
+            for keeping in self._keepers.values():
+                if keeping.done():
+                    keeping.result()
+            if stop.done():
+                raise _StopAsked
+            await task
+        finally:
+            for ended in (task, stop):
+                ended.cancel()
+            await asyncio.gather(task, stop, return_exceptions=True)
+
+    async def _end_all(self) -> None:
+        """End the parts, last started first; a part that does not end in time is killed."""
+        grace_ms = {
+            "web": self._loaded.settings.shutdown_grace_ms,
+            "worker": _WORKER_GRACE_MS,
+            "redis": _REDIS_GRACE_MS,
+        }
+        for role in ("web", "worker", "redis"):
+            of_role = [keeper for keeper in self._keepers if keeper.part.role == role]
+            await asyncio.gather(
+                *(
+                    keeper.stop(
+                        grace_ms=grace_ms[role],
+                        hurry=self._hurry,
+                        hurry_ms=_REDIS_HURRY_MS if role == "redis" else 0,
+                    )
+                    for keeper in of_role
+                )
+            )
+        # One failure is told; others of the same moment are looked at, so that nobody warns.
+        await asyncio.gather(*self._keepers.values(), return_exceptions=True)
+
+    def _report(self, loaded: LoadedSettings, status: RunStatus) -> RunReport:
+        server = self._redis.server if self._redis else None
+        notes = (*loaded.warnings, server.warning if server else "", backlog_note())
+        return RunReport(loaded, status, server, tuple(note for note in notes if note))
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # not under nohup
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+
+class _StopAsked(Exception):  # noqa: N818  -- not an error: the way out of what is being waited for
+    """The run is to end."""
+
+
+class _Observer:
+    """Writes down what happens to the parts: status file, metrics, log."""
+
+    def __init__(
+        self,
+        board: StatusBoard,
+        metrics: Metrics,
+        data: DataDir,
+        log: "structlog.typing.FilteringBoundLogger",
+    ) -> None:
+        self._board = board
+        self._data = data
+        self._log = log
+        roles = ("redis", "worker", "web")
+        self._healthy = {r: metrics.gauge("seckill_processes_healthy", r) for r in roles}
+        self._restarts = {r: metrics.counter("seckill_process_restarts_total", r) for r in roles}
+
+    def supervisor_started(self) -> None:
+        """The run has begun."""
+        for path in self._data.metrics.iterdir():
+            if not path.name.startswith("supervisor-"):
+                self._reset_gauges(path.name)
+        self._note("supervisor", 0, os.getpid(), healthy=True)
+
+    def started(self, part: Part, pid: int) -> None:
+        """A part runs, and does not do its work yet."""
+        self._note(part.role, part.slot, pid, healthy=False)
+        known = self._find(part)
+        if known is not None and known.restarts:
+            self._restarts[part.role].inc()
+
+    def ready(self, part: Part, pid: int) -> None:
+        """A part does its work."""
+        self._note(part.role, part.slot, pid, healthy=True)
+
+    def ended(self, part: Part) -> None:
+        """A part runs no more."""
+        self._note(part.role, part.slot, None, healthy=False)
+        self._reset_gauges(f"{part.role}-{part.slot}")
+
+    def _find(self, part: Part) -> ProcessStatus | None:
+        return next((p for p in self._board.status.of_role(part.role) if p.slot == part.slot), None)
+
+    def _note(self, role: str, slot: int, pid: int | None, *, healthy: bool) -> None:
+        try:
+            self._board.note(role, slot, pid=pid, healthy=healthy)
+        except OSError as error:
+            # A full disk must not end a run that still sells: only the others do not see it.
+            self._log.warning("status_not_written", error=str(error))
+        if role in self._healthy:
+            healthy_now = sum(p.healthy for p in self._board.status.of_role(role))
+            self._healthy[role].set(healthy_now)
+
+    def _reset_gauges(self, slot: str) -> None:
+        try:
+            reset_gauges(self._data.metrics, slot, LAYOUT)
+        except OSError as error:
+            self._log.warning("gauges_not_reset", slot=slot, error=str(error))
+
+
+async def _end_leftovers(data: DataDir, log: "structlog.typing.FilteringBoundLogger") -> None:
+    """Kill what a killed supervisor left behind; Redis is left to its own, gentler way.
+
+    On Linux there is nothing left. Elsewhere a child may not have noticed yet, and would serve on
+    beside its successor. Known by number and birth, so it is ours.
+    """
+    recorded = read_recorded(data)
+    for process in recorded.processes if recorded else ():
+        if process.role in {"web", "worker"} and process.pid and is_alive(process):
+            log.warning("leftover_killed", part=process.role, pid=process.pid)
+            send_signal(process.pid, process.created_s, signal.SIGKILL)
+            await ended_within(process.pid, process.created_s, _LEFTOVER_TIMEOUT_MS)
+
+
+def describe_run(report: RunReport) -> str:
+    """What runs where, in plain words, for the terminal."""
+    settings, status = report.loaded.settings, report.status
+    survives = {
+        "memory": "the death of our processes, not of Redis",
+        "fsync": "the death of Redis and of the machine",
+        "replicated": "the loss of the Redis master",
+    }[settings.durability]
+    buyers = (
+        "whoever the request says (dev): only programs on this machine can ask"
+        if settings.auth == "dev"
+        else f"whoever a token signed with {settings.jwt_algorithm} names"
+    )
+    redis = (
+        f"{status.redis_url}, started for you: {report.redis_server}"
+        if report.redis_server
+        else status.redis_url
+    )
+    processes = ", ".join(
+        f"{p.role}{f' {p.slot}' if p.role == 'web' else ''} {p.pid}" for p in status.processes
+    )
+    lines = [
+        f"Seckill {status.version} serves on http://{status.bind}",
+        f"  redis       {redis}",
+        f"  ledger      {mask_url(settings.database_url)}",
+        f"  data        {settings.data_dir}",
+        f"  durability  {settings.durability}: a purchase survives {survives}",
+        f"  buyers      {buyers}",
+        f"  processes   {processes}",
+        *(f"  note        {note}" for note in report.notes),
+        "Ctrl-C stops all of it; the next start carries on with the same data.",
+    ]
+    return "\n".join(lines)

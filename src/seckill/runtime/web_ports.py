@@ -1,0 +1,207 @@
+"""The web room's ports, joined to gate, Redis and ledger."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from redis.exceptions import RedisError
+
+from seckill.admission.bucket import Buckets, BucketView
+from seckill.admission.errors import StockUnavailable
+from seckill.admission.gate import AdmissionGate
+from seckill.admission.scripts import Status
+from seckill.domain.clock import Clock
+from seckill.domain.ids import GoodsId, ReservationId, SaleId, UserId
+from seckill.domain.order import Order
+from seckill.domain.reservation import BucketId, Place
+from seckill.domain.sale import Sale
+from seckill.ledger.errors import LedgerError
+from seckill.ledger.sql_ledger import SQLLedger
+from seckill.runtime.bootstrap import Stores
+from seckill.web.ports import DependencyState, DependencyStatus, SaleOnShow
+
+__all__ = ["LedgerBooks", "QueuedReservations", "SalesOnShow", "StoreWatch"]
+
+_VIEW_AGE_MS_MAX: Final = 500
+_WATCH_EVERY_S: Final = 1.0
+_ON_SHOW_MAX: Final = 1_000
+
+
+class LedgerBooks:
+    """Implements `web.ports.OrderBooks`."""
+
+    def __init__(self, ledger: SQLLedger) -> None:
+        self._ledger = ledger
+
+    async def orders_by_ids(self, reservation_ids: Sequence[ReservationId]) -> Sequence[Order]:
+        """See OrderBooks."""
+        return list((await self._ledger.reading.orders_by_ids(reservation_ids)).values())
+
+    async def orders_of_user(
+        self, user_id: UserId, *, orders_max: int, before: ReservationId | None
+    ) -> Sequence[Order]:
+        """See OrderBooks."""
+        mark = None
+        if before is not None:
+            mark = await self._ledger.reading.mark_of(before, user_id)
+            if mark is None:
+                return []
+        page = await self._ledger.reading.orders_of_user(user_id, orders_max, mark)
+        return page.orders
+
+    async def cancel(self, reservation_id: ReservationId, user_id: UserId) -> Order | None:
+        """See OrderBooks."""
+        return await self._ledger.orders.cancel(
+            reservation_id, user_id, actor="buyer", reason="cancelled by the buyer"
+        )
+
+
+class QueuedReservations:
+    """Implements `web.ports.QueuedPlaces` on the buyers hash."""
+
+    def __init__(self, buckets: Buckets) -> None:
+        self._buckets = buckets
+
+    async def holding(self, place: Place, user_id: UserId) -> int | None:
+        """See QueuedPlaces."""
+        for holding in await self._buckets.holdings(place.bucket_id, user_id):
+            if holding.place == place:
+                return holding.quantity
+        return None
+
+
+@dataclass(slots=True)
+class _Seen:
+    view: BucketView
+    at_ms: float
+
+
+class SalesOnShow:
+    """Implements `web.ports.Catalogue`: definitions out of memory, what is left out of Redis."""
+
+    def __init__(self, gate: AdmissionGate, buckets: Buckets, clock: Clock) -> None:
+        self._gate = gate
+        self._buckets = buckets
+        self._clock = clock
+        self._seen: dict[BucketId, _Seen] = {}
+        self._looking: dict[BucketId, asyncio.Task[int | None]] = {}
+
+    async def on_show(self) -> Sequence[SaleOnShow]:
+        """See web.ports.Catalogue."""
+        await self._refreshed()
+        sales = sorted(self._gate.catalogue.sales.values(), key=lambda sale: sale.sale_id)
+        return [await self._on_show(sale) for sale in sales[-_ON_SHOW_MAX:]]
+
+    async def on_show_of(self, goods_id: GoodsId) -> SaleOnShow | None:
+        """See web.ports.Catalogue."""
+        await self._refreshed()
+        sale = self._gate.catalogue.sales.get(goods_id)
+        return None if sale is None else await self._on_show(sale)
+
+    def sale(self, sale_id: SaleId) -> Sale | None:
+        """See web.ports.Catalogue."""
+        return next(
+            (sale for sale in self._gate.catalogue.sales.values() if sale.sale_id == sale_id), None
+        )
+
+    async def _refreshed(self) -> None:
+        """A catalogue that was looked at just now; an old one while Redis is away."""
+        if not self._gate.catalogue.fresh():
+            try:
+                await self._gate.catalogue.refresh_together()
+            except StockUnavailable:
+                if not self._gate.catalogue.known:
+                    raise
+
+    async def _on_show(self, sale: Sale) -> SaleOnShow:
+        remaining = [
+            await self._remaining(BucketId(sale.sale_id, number))
+            for number in range(sale.bucket_count)
+        ]
+        known = [units for units in remaining if units is not None]
+        return SaleOnShow(sale, sum(known) if len(known) == len(remaining) else None)
+
+    async def _remaining(self, bucket_id: BucketId) -> int | None:
+        """What is left in a bucket, at most half a second old; many who ask share one look."""
+        seen = self._seen.get(bucket_id)
+        if seen is not None and self._clock.monotonic_ms() - seen.at_ms < _VIEW_AGE_MS_MAX:
+            return _units(seen.view)
+        task = self._looking.get(bucket_id)
+        if task is None or task.done():
+            task = self._looking[bucket_id] = asyncio.ensure_future(self._look(bucket_id))
+        return await asyncio.shield(task)
+
+    async def _look(self, bucket_id: BucketId) -> int | None:
+        at_ms = self._clock.monotonic_ms()
+        try:
+            view = await self._buckets.look(bucket_id)
+        except StockUnavailable:
+            return None
+        self._seen[bucket_id] = _Seen(view, at_ms)
+        return _units(view)
+
+
+def _units(view: BucketView) -> int | None:
+    return view.stock_units if view.status is Status.OK else None
+
+
+class StoreWatch:
+    """Implements `web.ports.Dependencies`: asks each store once a second, answers out of memory."""
+
+    def __init__(self, stores: Stores, gate: AdmissionGate) -> None:
+        self._stores = stores
+        self._gate = gate
+        now_ms = stores.clock.now_ms()
+        self._states: dict[str, DependencyState] = {
+            name: DependencyState(name, DependencyStatus.UNKNOWN, now_ms)
+            for name in ("redis", "ledger", "sales")
+        }
+
+    def states(self) -> Sequence[DependencyState]:
+        """See Dependencies."""
+        return list(self._states.values())
+
+    async def run(self) -> None:
+        """Ask again and again, for ever."""
+        while True:
+            started = time.monotonic()
+            for name, detail in (await self._look()).items():
+                self._note(name, detail)
+            await asyncio.sleep(max(0.1, _WATCH_EVERY_S - (time.monotonic() - started)))
+
+    async def _look(self) -> Mapping[str, str]:
+        """What is wrong with each store; an empty text where nothing is."""
+        redis, ledger = await asyncio.gather(self._ask_redis(), self._ask_ledger())
+        fenced = self._gate.fenced_buckets
+        sales = "" if self._gate.catalogue.known else "the catalogue of sales is not in Redis"
+        if fenced:
+            names = ", ".join(f"{at.sale_id}.{at.bucket}" for at in fenced[:10])
+            sales = f"{len(fenced)} bucket(s) fenced: {names}"
+        return {"redis": redis, "ledger": ledger, "sales": sales}
+
+    async def _ask_redis(self) -> str:
+        try:
+            async with asyncio.timeout(_WATCH_EVERY_S):
+                info = await self._stores.redis.info("persistence")
+        except (RedisError, OSError, TimeoutError) as error:
+            return f"does not answer: {error}"
+        if info.get("aof_last_write_status", "ok") != "ok":
+            return "cannot write its append-only file"
+        return ""
+
+    async def _ask_ledger(self) -> str:
+        try:
+            async with asyncio.timeout(_WATCH_EVERY_S):
+                await self._stores.ledger.reading.ping()
+        except (LedgerError, TimeoutError) as error:
+            return f"does not answer: {error}"
+        return ""
+
+    def _note(self, name: str, detail: str) -> None:
+        status = DependencyStatus.DOWN if detail else DependencyStatus.UP
+        before = self._states[name]
+        if (before.status, before.detail) != (status, detail):
+            since = before.since_ms if before.status is status else self._stores.clock.now_ms()
+            self._states[name] = DependencyState(name, status, since, detail)

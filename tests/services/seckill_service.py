@@ -1,0 +1,141 @@
+"""The real service, as a user starts it: `seckill serve` in a folder of the test's own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["SeckillService", "wait_until"]
+
+
+def wait_until(what: str, holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
+    """Wait for a condition of another process; fail with its name when it does not come."""
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout_s:.0f} s in vain: {what}")
+        time.sleep(0.02)
+
+
+class SeckillService:
+    """One `seckill serve` and the commands that a user would type beside it."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *flags: str,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.data_dir = data_dir
+        self._flags = flags
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = data_dir.with_name(data_dir.name + ".log")
+        self.bind = ""
+
+    def start(self) -> "SeckillService":
+        assert self._process is None
+        # The port of the first start is kept, so that clients find the service again.
+        bind = self.bind or "127.0.0.1:0"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "seckill", "serve",
+                    "--data-dir", str(self.data_dir), "--bind", bind, *self._flags,
+                ],
+                stdout=log,
+                stderr=log,
+                env=self._environment,
+            )  # fmt: skip
+        wait_until("all parts are healthy", self.healthy, 60)
+        self.bind = self.status()["bind"]
+        return self
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.bind}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def status(self) -> dict[str, Any]:
+        """The status file as it is; empty while there is none."""
+        try:
+            found: dict[str, Any] = json.loads((self.data_dir / "run" / "status.json").read_bytes())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return {}
+        return found
+
+    def healthy(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"the service ended:\n{self.log()[-3000:]}"
+        processes = self.status().get("processes", [])
+        roles = {process["role"] for process in processes}
+        return {"supervisor", "redis", "worker", "web"} <= roles and all(
+            process["healthy"] for process in processes
+        )
+
+    def pids(self, role: str) -> list[int]:
+        return [
+            process["pid"]
+            for process in self.status().get("processes", [])
+            if process["role"] == role and process["pid"]
+        ]
+
+    def kill(self, role: str, which: int = 0) -> int:
+        """kill -9 one process of a role; returns its pid, 0 when there is none just now."""
+        pids = self.pids(role)
+        if not pids:
+            return 0
+        pid = pids[which % len(pids)]
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return 0
+        return pid
+
+    def kill_supervisor(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(20)
+        self._process = None
+
+    def stop(self) -> int:
+        """Ctrl-C, as it were; returns the exit code."""
+        if self._process is None:
+            return 0
+        self._process.send_signal(signal.SIGTERM)
+        code = self._process.wait(40)
+        self._process = None
+        return code
+
+    def cli(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "seckill", *arguments, "--data-dir", str(self.data_dir)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=self._environment,
+            check=False,
+        )
+        if check:
+            assert done.returncode == 0, f"{arguments}: {done.stdout}\n{done.stderr}"
+        return done
+
+    def cli_json(self, *arguments: str, check: bool = True) -> Any:
+        return json.loads(self.cli(*arguments, "--json", check=check).stdout)
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=10) as answer:
+            return json.loads(answer.read())

@@ -1,0 +1,71 @@
+"""Log lines: who wrote them, in which form, and that no secret is in them."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from seckill.runtime.logs import configure_logging
+
+
+@pytest.fixture(autouse=True)
+def put_back() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_a_json_line_says_which_part_wrote_it_and_holds_no_secret() -> None:
+    stream = io.StringIO()
+    configure_logging(level="info", log_format="json", role="web", slot=3, stream=stream)
+    log = structlog.get_logger("test")
+    log.debug("unseen")
+    try:
+        int("redis://:hunter2@h:1/0")
+    except ValueError:
+        log.exception(
+            "broke",
+            jwt_secret="hunter2",
+            url="postgresql://u:hunter2@h/d",
+            headers={"Authorization": "Bearer hunter2", "path": "/x"},
+            said="Bearer hunter2 and eyJhbGciOi.eyJzdWIi.hunter2",
+            buyer="李雷",
+        )
+    logging.getLogger("granian").warning("plain %s", "redis://:hunter2@h:1")
+    lines = stream.getvalue().splitlines()
+    assert "hunter2" not in stream.getvalue()
+    assert "李雷" in lines[0]
+    first, second = (json.loads(line) for line in lines)
+    assert (first["event"], first["level"], first["role"], first["slot"]) == (
+        "broke",
+        "error",
+        "web",
+        3,
+    )
+    assert "ValueError" in first["exception"]
+    assert first["headers"]["path"] == "/x"
+    assert first["timestamp"].endswith("Z")
+    assert (second["event"], second["level"], second["role"]) == (
+        "plain redis://:***@h:1", "warning", "web",
+    )  # fmt: skip
+
+
+def test_a_console_line_is_one_line_for_people_without_colours_in_a_file() -> None:
+    stream = io.StringIO()
+    configure_logging(level="warning", log_format="console", role="worker", slot=0, stream=stream)
+    configure_logging(level="warning", log_format="console", role="worker", slot=0, stream=stream)
+    log = structlog.get_logger("test")
+    log.info("unseen")
+    log.warning("seen", password="hunter2", orders=5)
+    text = stream.getvalue()
+    assert text.count("\n") == 1
+    assert "seen" in text
+    assert "orders=5" in text
+    assert "hunter2" not in text
+    assert "\x1b" not in text
