@@ -27,7 +27,7 @@ from seckill.runtime.keeper import Keeper, RestartPolicy
 from seckill.runtime.listener import (
     address_of,
     backlog_note,
-    open_listener,
+    open_listeners,
     raise_open_files_limit,
 )
 from seckill.runtime.metric_table import LAYOUT
@@ -142,17 +142,19 @@ class Supervisor:
         self._data.create()
         with self._data.locked(), self._signals():
             await _end_leftovers(self._data, self._log)
-            listener = open_listener(self._loaded.settings.bind_address)
+            settings = self._loaded.settings
+            listeners = open_listeners(settings.bind_address, settings.workers)
             lifeline_read, lifeline_write = os.pipe()
             try:
-                await self._run_parts(listener, lifeline_read)
+                await self._run_parts(listeners, lifeline_read)
             finally:
-                listener.close()
+                for listener in listeners:
+                    listener.close()
                 os.close(lifeline_read)
                 os.close(lifeline_write)
 
-    async def _run_parts(self, listener: socket.socket, lifeline_fd: int) -> None:
-        bind = address_of(listener, self._loaded.settings.bind_address)
+    async def _run_parts(self, listeners: Sequence[socket.socket], lifeline_fd: int) -> None:
+        bind = address_of(listeners[0], self._loaded.settings.bind_address)
         settings = self._loaded.settings
         board = StatusBoard(
             self._data,
@@ -170,7 +172,7 @@ class Supervisor:
             on_bind = loaded.settings.model_copy(update={"bind": str(bind)})
             write_run_settings(replace(loaded, settings=on_bind))
             await self._or_stop(self._prepare(loaded.settings))
-            self._start_programs(loaded.settings, listener, lifeline_fd, observer)
+            self._start_programs(loaded.settings, listeners, lifeline_fd, observer)
             for keeper in tuple(self._keepers):
                 await self._or_stop(keeper.is_ready.wait())
             self._on_ready(self._report(loaded, board.status))
@@ -204,7 +206,11 @@ class Supervisor:
         return with_started_redis(self._loaded, self._redis.url)
 
     def _start_programs(
-        self, settings: Settings, listener: socket.socket, lifeline_fd: int, observer: "_Observer"
+        self,
+        settings: Settings,
+        listeners: Sequence[socket.socket],
+        lifeline_fd: int,
+        observer: "_Observer",
     ) -> None:
         environment = {**os.environ, **settings_environment(settings)}
         slots = [("worker", 0), *(("web", slot) for slot in range(settings.workers))]
@@ -215,7 +221,7 @@ class Supervisor:
                 command=self._command(role, slot),
                 environment=environment,
                 lifeline_fd=lifeline_fd,
-                listen_fd=listener.fileno() if role == "web" else None,
+                listen_fd=listeners[slot].fileno() if role == "web" else None,
                 pass_on=self._pass_on,
             )
             self._keep(part, observer, self._policy)

@@ -17,7 +17,7 @@ from seckill.domain.ids import GoodsId, ReservationId, SaleId, UserId
 from seckill.domain.order import Order
 from seckill.domain.reservation import BucketId, Place
 from seckill.domain.sale import Sale
-from seckill.ledger.errors import LedgerError
+from seckill.ledger.errors import LedgerError, WrongState
 from seckill.ledger.sql_ledger import SQLLedger
 from seckill.runtime.bootstrap import Stores
 from seckill.web.ports import DependencyState, DependencyStatus, SaleOnShow
@@ -53,9 +53,12 @@ class LedgerBooks:
 
     async def cancel(self, reservation_id: ReservationId, user_id: UserId) -> Order | None:
         """See OrderBooks."""
-        return await self._ledger.orders.cancel(
-            reservation_id, user_id, actor="buyer", reason="cancelled by the buyer"
-        )
+        try:
+            return await self._ledger.orders.cancel(
+                reservation_id, user_id, actor="buyer", reason="cancelled by the buyer"
+            )
+        except WrongState as wrong:
+            return wrong.order
 
 
 class QueuedReservations:

@@ -1,0 +1,46 @@
+"""The bounds of the web room, each with its default and its unit."""
+
+from dataclasses import dataclass
+
+__all__ = ["WebLimits"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebLimits:
+    """Every queue, wait, page and body of the web room has a maximum; these are they.
+
+    Attributes:
+        body_bytes_max: bytes of a request body; more is refused without being read.
+        body_timeout_ms: from the first wait for a body to its last byte.
+        order_wait_ms: how long a request may wait for the ledger before it reads 503.
+        order_reads_max: order look-ups that may wait in one process.
+        order_batch_max: reservation ids in one read of the ledger.
+        order_calls_max: pages and cancellations that may wait in one process.
+        order_call_lanes: pages and cancellations under way at once in one process.
+        queued_lookups_max: look-ups in Redis at once, of purchases not yet in the ledger.
+        sse_streams_max: event streams open in one process.
+        sse_streams_per_user_max: event streams of one user in one process.
+        sse_heartbeat_ms: a comment line goes out at least this often, so that a client that left
+            is noticed and proxies do not close the stream.
+        sse_poll_ms: how often the states of all watched orders are read.
+        sse_age_max_ms: after this a stream ends and its client connects anew.
+    """
+
+    body_bytes_max: int = 4_096
+    body_timeout_ms: int = 5_000
+    order_wait_ms: int = 2_000
+    order_reads_max: int = 20_000
+    order_batch_max: int = 500
+    order_calls_max: int = 256
+    order_call_lanes: int = 2
+    queued_lookups_max: int = 32
+    sse_streams_max: int = 2_000
+    sse_streams_per_user_max: int = 8
+    sse_heartbeat_ms: int = 15_000
+    sse_poll_ms: int = 500
+    sse_age_max_ms: int = 900_000
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1")

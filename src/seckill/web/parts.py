@@ -1,0 +1,53 @@
+"""What the web application is made of. Everything is passed in; nothing is global."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from seckill.domain.clock import Clock
+from seckill.web.limits import WebLimits
+from seckill.web.ports import (
+    Authenticator,
+    Catalogue,
+    Dependencies,
+    OrderBooks,
+    PurchaseGate,
+    QueuedPlaces,
+    ReservationCodec,
+    WebMetrics,
+)
+
+__all__ = ["WebParts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebParts:
+    """The parts of one web process.
+
+    Attributes:
+        gate: decides purchases.
+        books: the ledger as buyers see it.
+        queued: what Redis knows of purchases on their way to the ledger.
+        ids: reads reservation ids.
+        catalogue: what is on sale.
+        authenticator: names the buyer.
+        dependencies: how the parts stand that this process leans on.
+        metrics: counts.
+        render_metrics: the page that Prometheus reads.
+        clock: the time that buyers are told.
+        limits: bounds.
+        draining: set once, when this process is about to stop.
+    """
+
+    gate: PurchaseGate
+    books: OrderBooks
+    queued: QueuedPlaces
+    ids: ReservationCodec
+    catalogue: Catalogue
+    authenticator: Authenticator
+    dependencies: Dependencies
+    metrics: WebMetrics
+    render_metrics: Callable[[], bytes | Awaitable[bytes]]
+    clock: Clock
+    limits: WebLimits = field(default_factory=WebLimits)
+    draining: asyncio.Event = field(default_factory=asyncio.Event)

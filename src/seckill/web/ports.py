@@ -1,0 +1,206 @@
+"""What the web room needs from the other rooms.
+
+Every method that does I/O may raise a `SeckillError` that is not an `InvalidValue`: it means
+"cannot answer now", and the buyer reads 503 with Retry-After. Anything else is a fault of the
+program: it is logged, and the buyer reads 500.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+# The types alone: they are plain aliases of what ASGI says.
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from seckill.admission.decision import Decision
+from seckill.domain.ids import AttemptId, GoodsId, ReservationId, SaleId, UserId
+from seckill.domain.order import Order
+from seckill.domain.outcomes import Outcome
+from seckill.domain.reservation import Place
+from seckill.domain.sale import Sale
+
+__all__ = [
+    "ASGIApp",
+    "Authenticator",
+    "Catalogue",
+    "Dependencies",
+    "DependencyState",
+    "DependencyStatus",
+    "Message",
+    "OrderBooks",
+    "PurchaseGate",
+    "QueuedPlaces",
+    "Receive",
+    "ReservationCodec",
+    "SaleOnShow",
+    "Scope",
+    "Send",
+    "WebMetrics",
+]
+
+
+class PurchaseGate(Protocol):
+    """Decides purchase requests. The real one is `admission.gate.AdmissionGate`."""
+
+    def admit_now(
+        self, goods_id: GoodsId, user_id: UserId, quantity: int, attempt_id: AttemptId
+    ) -> Decision | asyncio.Future[Decision]:
+        """A decision at once where memory suffices, else a future that a batch will complete.
+
+        Whoever waits for the future must not cancel it: other buyers are in the same batch, and
+        what this buyer wins is followed to its end even when they have left.
+        """
+        ...
+
+
+class OrderBooks(Protocol):
+    """The side of the ledger that buyers see."""
+
+    async def orders_by_ids(self, reservation_ids: Sequence[ReservationId]) -> Sequence[Order]:
+        """The orders of these reservations, in any order; those not in the ledger are left out."""
+        ...
+
+    async def orders_of_user(
+        self, user_id: UserId, *, orders_max: int, before: ReservationId | None
+    ) -> Sequence[Order]:
+        """A user's orders, newest first, at most ``orders_max``.
+
+        Args:
+            user_id: the buyer.
+            orders_max: 1 to 101: one more than a page tells whether there is another.
+            before: the last order of the page before; None for the first page. One that is
+                unknown or another user's gives an empty page.
+        """
+        ...
+
+    async def cancel(self, reservation_id: ReservationId, user_id: UserId) -> Order | None:
+        """Cancel the order if it awaits payment; return it as it stands after that.
+
+        Cancelling again changes nothing. None: unknown to the ledger, or another user's.
+        """
+        ...
+
+
+class QueuedPlaces(Protocol):
+    """Looks admitted purchases up that have not reached the ledger yet."""
+
+    async def holding(self, place: Place, user_id: UserId) -> int | None:
+        """Units that this user holds at this place by the word of Redis, or None."""
+        ...
+
+
+class ReservationCodec(Protocol):
+    """Reads reservation ids. The real one is `admission.reservation_ids.ReservationIds`."""
+
+    def decode(self, text: str) -> Place | None:
+        """The place behind an id, or None when this installation never made such an id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SaleOnShow:
+    """A sale as buyers may see it.
+
+    Attributes:
+        sale: its definition.
+        remaining_units: units still to be had, at most one second old; None when Redis cannot say.
+    """
+
+    sale: Sale
+    remaining_units: int | None
+
+
+class Catalogue(Protocol):
+    """What is, was and will be on sale."""
+
+    async def on_show(self) -> Sequence[SaleOnShow]:
+        """At most one sale for each goods id: the open one, or else the latest. Bounded."""
+        ...
+
+    async def on_show_of(self, goods_id: GoodsId) -> SaleOnShow | None:
+        """The same for one goods id."""
+        ...
+
+    def sale(self, sale_id: SaleId) -> Sale | None:
+        """The definition of one sale, out of memory."""
+        ...
+
+
+class DependencyStatus(StrEnum):
+    """Whether a part that this process leans on answers."""
+
+    UP = "up"
+    DOWN = "down"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class DependencyState:
+    """How one dependency stands.
+
+    Attributes:
+        name: ``redis``, ``ledger``, ``sales``, ...
+        status: see there.
+        since_ms: when it came into this status (UTC epoch milliseconds).
+        detail: one sentence without secrets, or empty.
+    """
+
+    name: str
+    status: DependencyStatus
+    since_ms: int
+    detail: str = ""
+
+
+class Dependencies(Protocol):
+    """Knows how each dependency stands, without asking it now."""
+
+    def states(self) -> Sequence[DependencyState]:
+        """One entry for each dependency, out of memory."""
+        ...
+
+
+class WebMetrics(Protocol):
+    """Counts what the web room does. Each call is on a hot path: no I/O, no waiting."""
+
+    def request(self, route: str, method: str, status: int, seconds: float) -> None:
+        """One request: its route template, and the time until its answer began."""
+        ...
+
+    def decision(self, outcome: Outcome, cause: str) -> None:
+        """One answered purchase request; ``cause`` is that of the decision."""
+        ...
+
+    def streams_open(self, count: int) -> None:
+        """How many event streams are open now."""
+        ...
+
+    def bound_met(self, bound: str) -> None:
+        """A bound refused something: ``order_reads``, ``order_calls``, ``sse_streams``, ..."""
+        ...
+
+
+class Authenticator(Protocol):
+    """Says who the buyer is."""
+
+    @property
+    def security_schemes(self) -> Mapping[str, Mapping[str, str]]:
+        """The ways to say who one is, as OpenAPI security schemes by name."""
+        ...
+
+    def identify(self, headers: Mapping[bytes, bytes], query_string: bytes) -> UserId:
+        """The user behind a request.
+
+        Args:
+            headers: the headers that matter, each given once, names in lower case.
+            query_string: as it came, still percent-encoded.
+
+        Raises:
+            HTTPProblem: 401, or 400 where what was sent cannot be read.
+        """
+        ...
+
+    async def run(self) -> None:
+        """Keep what it needs (keys) fresh until cancelled."""
+        ...

@@ -1,0 +1,179 @@
+"""Errors as buyers and programs read them: RFC 9457 ``application/problem+json``.
+
+The tree::
+
+    SeckillError
+    └── HTTPProblem              an answer: status, detail, field and rule
+        ├── Malformed            400  cannot be read at all
+        ├── RuleBroken           422  can be read and breaks a rule
+        ├── Unauthenticated      401  with WWW-Authenticate
+        ├── NotFound             404  unknown, or not yours: the two look alike on purpose
+        ├── MethodNotAllowed     405  with Allow
+        ├── Fault                500  an error of the program; the log has the rest
+        └── Unavailable          503  with Retry-After
+"""
+
+import json
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Final
+
+from seckill.domain.errors import SeckillError
+from seckill.web.ports import Message
+
+__all__ = [
+    "BASE_HEADERS",
+    "Fault",
+    "HTTPProblem",
+    "Malformed",
+    "MethodNotAllowed",
+    "NotFound",
+    "RuleBroken",
+    "Unauthenticated",
+    "Unavailable",
+    "phrase",
+    "respond",
+]
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+BASE_HEADERS: Final[Headers] = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+)
+"""On every answer that is made for one buyer at one moment."""
+
+_ECHO_CHARS_MAX: Final = 64
+_RENAMED: Final = {413: "Content Too Large", 422: "Unprocessable Content"}
+"""Names of RFC 9110 that Python knows only from 3.13 on."""
+_CLOSE: Final = (b"connection", b"close")
+
+
+def phrase(status: int) -> str:
+    """The name of an HTTP status."""
+    if status in _RENAMED:
+        return _RENAMED[status]
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"
+
+
+class HTTPProblem(SeckillError):  # noqa: N818  -- named as RFC 9457 names it
+    """An answer that says what is wrong.
+
+    Attributes:
+        status: HTTP status.
+        detail: one sentence for people.
+        field: the name of the value that is wrong, as the caller wrote it.
+        rule: the rule that it breaks.
+        headers: further headers of the answer.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        field: str | None = None,
+        rule: str | None = None,
+        headers: Headers = (),
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.field = field
+        self.rule = rule
+        self.headers = headers
+
+    def body(self) -> bytes:
+        """The answer's body.
+
+        Plain ASCII with JSON escapes: a field name may come from outside and hold anything, lone
+        surrogates included, and still this never fails.
+        """
+        members: dict[str, object] = {
+            "type": "about:blank",
+            "title": phrase(self.status),
+            "status": self.status,
+            "detail": self.detail,
+        }
+        if self.field is not None:
+            members["field"] = self.field[:_ECHO_CHARS_MAX].encode("utf-8", "replace").decode()
+            members["rule"] = self.rule
+        return json.dumps(members, separators=(",", ":")).encode("ascii")
+
+    def messages(self, *, close: bool = False, head: bool = False) -> tuple[Message, Message]:
+        """The answer as two ASGI messages; ``close`` ends the connection, ``head`` has no body."""
+        headers = [*self.headers, (b"content-type", b"application/problem+json")]
+        return respond(self.status, self.body(), headers, close=close, head=head)
+
+
+def respond(
+    status: int, body: bytes, headers: Headers, *, close: bool = False, head: bool = False
+) -> tuple[Message, Message]:
+    """A whole answer as two ASGI messages, with the headers that every answer has."""
+    lines = [*headers, *BASE_HEADERS, (b"content-length", b"%d" % len(body))]
+    if close:
+        lines.append(_CLOSE)
+    return (
+        {"type": "http.response.start", "status": status, "headers": lines},
+        {"type": "http.response.body", "body": b"" if head else body},
+    )
+
+
+class Malformed(HTTPProblem):
+    """What was sent cannot be read."""
+
+    def __init__(self, field: str, rule: str) -> None:
+        super().__init__(400, f"{_readable(field)} {rule}", field=field, rule=rule)
+
+
+class RuleBroken(HTTPProblem):
+    """What was sent can be read and breaks a rule."""
+
+    def __init__(self, field: str, rule: str) -> None:
+        super().__init__(422, f"{_readable(field)} {rule}", field=field, rule=rule)
+
+
+class Unauthenticated(HTTPProblem):
+    """Nobody knows who is asking."""
+
+    def __init__(self, detail: str, challenge: str) -> None:
+        super().__init__(401, detail, headers=((b"www-authenticate", challenge.encode("ascii")),))
+
+
+class NotFound(HTTPProblem):
+    """There is no such thing, or it is not the caller's: both look the same on purpose."""
+
+    def __init__(self, detail: str = "There is nothing here under this name.") -> None:
+        super().__init__(404, detail)
+
+
+class MethodNotAllowed(HTTPProblem):
+    """The path exists and does not take this method."""
+
+    def __init__(self, allowed: str) -> None:
+        super().__init__(
+            405,
+            f"This path takes only {allowed}.",
+            headers=((b"allow", allowed.encode("ascii")),),
+        )
+
+
+class Fault(HTTPProblem):
+    """The program has an error."""
+
+    def __init__(self) -> None:
+        super().__init__(500, "The service met a fault of its own. It has been recorded.")
+
+
+class Unavailable(HTTPProblem):
+    """Cannot be answered now; asking again is safe and worthwhile."""
+
+    def __init__(self, detail: str, retry_after_s: int = 1) -> None:
+        super().__init__(503, detail, headers=((b"retry-after", b"%d" % retry_after_s),))
+
+
+def _readable(field: str) -> str:
+    return field[:_ECHO_CHARS_MAX].encode("ascii", "backslashreplace").decode("ascii")

@@ -1,0 +1,106 @@
+"""The shapes of the buyer API, for its OpenAPI document.
+
+Answers are written by hand where speed counts; a test compares them with these shapes.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from seckill.domain.order import OrderState
+from seckill.domain.sale import SaleState
+
+__all__ = ["GoodsPage", "Health", "OnSale", "OrderPage", "Problem", "Purchased", "Readiness"]
+
+Instant = Annotated[
+    str,
+    Field(
+        pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$",
+        description="RFC 3339, UTC, with milliseconds",
+        examples=["2026-12-01T12:00:00.000Z"],
+    ),
+]
+Fen = Annotated[int, Field(ge=0, description="in the smallest unit of money")]
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class OnSale(_Shape):
+    """Goods that are, were or will be on sale."""
+
+    goods_id: str
+    title: str
+    state: SaleState
+    starts_at: Instant
+    ends_at: Instant | None = Field(description="the first instant at which one can buy no more")
+    price_fen: Fen
+    limit_per_user: Annotated[int, Field(ge=1, description="units that one user may hold")]
+    stock: Annotated[int, Field(ge=0, description="units put on sale")]
+    remaining: Annotated[int, Field(ge=0)] | None = Field(
+        description="units still to be had, at most one second old; null when it is not known now"
+    )
+    server_time: Instant
+
+
+class GoodsPage(_Shape):
+    """A page of goods."""
+
+    goods: list[OnSale]
+    next: str | None = Field(description="path of the next page")
+    server_time: Instant
+
+
+class Purchased(_Shape):
+    """A purchase and where it stands."""
+
+    reservation_id: str
+    goods_id: str
+    user_id: str
+    quantity: Annotated[int, Field(ge=1)]
+    state: OrderState
+    price_fen: Fen = Field(description="of one unit")
+    total_fen: Fen
+    admitted_at: Instant | None = Field(description="null while it is queued")
+    pay_by: Instant | None = Field(description="deadline of the payment; null while it is queued")
+    reason: str | None = Field(description="why it is in a state that the buyer did not ask for")
+
+
+class OrderPage(_Shape):
+    """A page of one's own orders, newest first."""
+
+    orders: list[Purchased]
+    next: str | None = Field(description="path of the next page")
+
+
+class Problem(_Shape):
+    """What was wrong (RFC 9457)."""
+
+    type: Literal["about:blank"]
+    title: str
+    status: Annotated[int, Field(ge=400, le=599)]
+    detail: str
+    field: str | None = Field(default=None, description="the value that is wrong")
+    rule: str | None = Field(default=None, description="the rule that it breaks")
+
+
+class Health(_Shape):
+    """This process is alive."""
+
+    status: Literal["alive"]
+
+
+class Dependency(_Shape):
+    """How one dependency stands."""
+
+    status: Literal["up", "down", "unknown"]
+    since: Instant
+    detail: str
+
+
+class Readiness(_Shape):
+    """Whether this process takes traffic, and how its dependencies stand."""
+
+    status: Literal["ready", "degraded", "draining"]
+    dependencies: dict[str, Dependency]

@@ -1,0 +1,69 @@
+"""What every test may ask for. Servers live as long as the session; names live as long as a test."""
+
+import itertools
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from redis.asyncio import Redis
+
+from seckill.admission.keys import Keys
+from seckill.admission.redis_client import connect
+from services.redis import RedisServer
+
+# `ci` finds the same examples on every machine; `wild` looks further, with a seed that is printed.
+settings.register_profile(
+    "ci",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=100,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("wild", parent=settings.get_profile("ci"), derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One Redis that keeps what it is told: for tests that leave the server itself alone."""
+    server = RedisServer(
+        tmp_path_factory.mktemp("redis"), "--appendonly", "yes", "--appendfsync", "always"
+    ).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Redis for a test that kills, freezes, fills or flushes it. Keeps what it is told."""
+    server = RedisServer(
+        tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "always"
+    ).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def keys() -> Keys:
+    """Key names that no other test has."""
+    return Keys(prefix=f"t{os.getpid()}-{next(_numbers)}")
+
+
+@pytest.fixture
+async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
+    """A client of the shared Redis, built as the service builds its own."""
+    client = connect(redis_server.url, timeout_ms=10_000)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+def marks_folder(tmp_path: Path) -> Path:
+    """Where the gates of one test keep their marks."""
+    return tmp_path / "marks"

@@ -1,0 +1,144 @@
+"""A real Redis of the tests' own: free port, own folder, ended by pid."""
+
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import redis as redis_sync
+
+__all__ = ["FAKETIME_LIBRARIES", "RedisServer", "ShiftedClock", "free_port"]
+
+FAKETIME_LIBRARIES = (
+    *sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1")),
+    Path("/usr/local/lib/faketime/libfaketime.so.1"),
+)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class ShiftedClock:
+    """Moves the wall clock of one process, by libfaketime and a file that it reads each time."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.shift_s(0)
+
+    @staticmethod
+    def library() -> Path | None:
+        return next((path for path in FAKETIME_LIBRARIES if path.exists()), None)
+
+    def environment(self) -> Mapping[str, str]:
+        return {
+            "LD_PRELOAD": str(self.library()),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_NO_CACHE": "1",
+            # Timers of the server itself go on as they are: only what it calls "now" moves.
+            "DONT_FAKE_MONOTONIC": "1",
+        }
+
+    def shift_s(self, seconds: float) -> None:
+        self._file.write_text(f"{seconds:+f}\n")
+
+
+class RedisServer:
+    """One redis-server process. Can be killed, frozen, restarted with the same data."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        prefix: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        found = shutil.which("redis-server") or shutil.which("valkey-server")
+        assert found, "the tests need redis-server or valkey-server on the PATH"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._environment = environment
+        self._command = [
+            *prefix,
+            found,
+            "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder),
+            "--save", "", "--daemonize", "no", "--logfile", str(folder / "redis.log"),
+            "--enable-debug-command", "yes",
+            *options,
+        ]  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
+    def client(self) -> redis_sync.Redis:
+        return redis_sync.Redis.from_url(self.url, protocol=2)
+
+    def start(self) -> "RedisServer":
+        assert self._process is None
+        self._process = subprocess.Popen(self._command, env=self._environment)
+        with self.client() as client:
+            for _ in range(1000):
+                try:
+                    client.ping()
+                except redis_sync.RedisError:
+                    assert self._process.poll() is None, (self.folder / "redis.log").read_text()
+                    # Nothing announces that the port is open: ask until it answers.
+                    time.sleep(0.01)
+                else:
+                    return self
+        raise AssertionError("redis-server did not answer within 10 s")
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            # A frozen process would never see the request to end.
+            self._process.send_signal(signal.SIGCONT)
+            self._end(signal.SIGTERM)
+
+    def restart(self) -> None:
+        """End it the hard way and start it on what is on the disk."""
+        self.kill()
+        self.start()
+
+    def _end(self, how: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(how)
+        self._process.wait(20)
+        self._process = None
+
+    def send(self, how: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(how)
+
+    def freeze(self) -> None:
+        """Stop the process as it stands: connections stay open, nothing is answered."""
+        self.send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.send(signal.SIGCONT)
+
+    def copy_data(self, folder: Path) -> None:
+        """Keep what is on the disk now. With ``appendfsync always`` that is all it was told."""
+        shutil.copytree(self.folder, folder)
+
+    def put_data_back(self, folder: Path) -> None:
+        """What an operator does who restores a backup. The server must not run."""
+        assert self._process is None
+        shutil.rmtree(self.folder)
+        shutil.copytree(folder, self.folder)

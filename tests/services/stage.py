@@ -1,0 +1,342 @@
+"""What the tests of admission and pipeline share: sales, gates, counters, doubles of the ledger.
+
+A `Gate` here is one web process' worth: its own connections, marks, catalogue and flags. Several
+of them in one test are several processes, as far as Redis and the fence can tell.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+
+from seckill.admission.bounds import Bounds
+from seckill.admission.bucket import Buckets, Holding
+from seckill.admission.catalogue import publish
+from seckill.admission.decision import Decision
+from seckill.admission.durability import Barrier
+from seckill.admission.fence import CurrentEpoch, EpochState, FenceKeeper, RebuildPlan
+from seckill.admission.gate import AdmissionGate
+from seckill.admission.keys import Keys
+from seckill.admission.marks import MarkWriter
+from seckill.admission.redis_client import connect
+from seckill.admission.reservation_ids import ReservationIds
+from seckill.admission.scripts import Scripts, Status
+from seckill.domain.clock import SystemClock
+from seckill.domain.events import Admitted, BucketEvent, Released, StockChanged
+from seckill.domain.ids import AttemptId, GoodsId, ReservationId, SaleId, UserId
+from seckill.domain.reservation import BucketId, Place
+from seckill.domain.sale import Sale
+from seckill.pipeline.errors import EventRefused, LedgerAway
+from seckill.pipeline.outbox import read_entry
+from seckill.pipeline.ports import PendingRelease, PendingStockChange, WriteReport
+
+__all__ = [
+    "BUCKET",
+    "GOODS",
+    "ID_KEY",
+    "Counts",
+    "Gate",
+    "MemoryFenceLedger",
+    "MemoryOrderLedger",
+    "buy",
+    "events_of",
+    "make_sale",
+    "open_sale",
+    "open_gate",
+    "until",
+]
+
+GOODS = GoodsId("1")
+BUCKET = BucketId(SaleId(1), 0)
+ID_KEY = bytes(range(16))
+
+
+async def until(condition: Callable[[], Awaitable[bool] | bool], within_s: float = 10) -> None:
+    """Wait until a condition holds; fail when it does not in time."""
+    deadline = time.monotonic() + within_s
+    while True:
+        holds = condition()
+        if holds if isinstance(holds, bool) else await holds:
+            return
+        assert time.monotonic() < deadline, f"still not so after {within_s} s"
+        await asyncio.sleep(0.005)
+
+
+def make_sale(**changes: Any) -> Sale:
+    """A sale that runs since long ago, of 10 units, one to a buyer."""
+    sale = Sale(
+        sale_id=BUCKET.sale_id,
+        goods_id=GOODS,
+        title="",
+        price_fen=100,
+        limit_per_user=1,
+        stock_units=10,
+        starts_at_ms=1,
+        ends_at_ms=None,
+        pay_window_ms=900_000,
+        paused=False,
+        version=1,
+    )
+    return replace(sale, **changes)
+
+
+async def open_sale(redis: Redis, keys: Keys, sale: Sale, epoch: int = 1) -> Buckets:
+    """Open the one bucket of a sale and put the sale into the catalogue."""
+    buckets = Buckets(redis, Scripts(redis), keys)
+    bucket_id = BucketId(sale.sale_id, 0)
+    assert await buckets.open(sale, bucket_id, epoch, sale.stock_units) is Status.OK
+    await publish(redis, keys, [sale])
+    return buckets
+
+
+async def events_of(redis: Redis, keys: Keys, bucket_id: BucketId = BUCKET) -> list[BucketEvent]:
+    """What the outbox holds, in order."""
+    entries: Any = await redis.xrange(keys.bucket(bucket_id).outbox)
+    return [event for _, fields in entries for event in read_entry(bucket_id, fields)]
+
+
+@dataclass
+class Counts:
+    """An AdmissionObserver that remembers."""
+
+    batches: list[int] = field(default_factory=list)
+    batch_ms: list[float] = field(default_factory=list)
+    causes: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    by_flag: int = 0
+    queue_max: int = 0
+    fenced_now: int = 0
+
+    def batch_decided(self, requests: int, duration_ms: float) -> None:
+        self.batches.append(requests)
+        self.batch_ms.append(duration_ms)
+
+    def undecided(self, cause: str) -> None:
+        self.causes[cause] += 1
+
+    def redis_failed(self, kind: str) -> None:
+        self.failures[kind] += 1
+
+    def answered_by_flag(self) -> None:
+        self.by_flag += 1
+
+    def queue_length(self, requests: int) -> None:
+        self.queue_max = max(self.queue_max, requests)
+
+    def fenced(self, buckets: int) -> None:
+        self.fenced_now += buckets
+
+
+@dataclass
+class Gate:
+    """One web process' worth of admission."""
+
+    gate: AdmissionGate
+    redis: Redis
+    marks: MarkWriter
+    counts: Counts
+    attempts: int = 0
+
+    def attempt(self) -> AttemptId:
+        self.attempts += 1
+        return AttemptId(f"t{id(self):x}-{self.attempts}")
+
+    async def buy(
+        self,
+        user: str,
+        quantity: int = 1,
+        attempt: str | None = None,
+        goods: GoodsId = GOODS,
+    ) -> Decision:
+        return await self.gate.admit(
+            goods, UserId(user), quantity, self.attempt() if attempt is None else AttemptId(attempt)
+        )
+
+
+@contextlib.asynccontextmanager
+async def open_gate(
+    url: str,
+    keys: Keys,
+    marks_folder: Path,
+    *,
+    slot: str = "web-0",
+    timeout_ms: int = 1_000,
+    bounds: Bounds | None = None,
+    barrier: Barrier | None = None,
+) -> AsyncIterator[Gate]:
+    redis = connect(url, timeout_ms=timeout_ms)
+    counts = Counts()
+    try:
+        with MarkWriter(marks_folder, slot) as marks:
+            gate = AdmissionGate(
+                redis=redis,
+                scripts=Scripts(redis, barrier),
+                keys=keys,
+                ids=ReservationIds(ID_KEY),
+                marks=marks,
+                clock=SystemClock(),
+                bounds=bounds or Bounds(),
+                observer=counts,
+            )
+            # The gate is left by hand: an error of a test shall show as itself, not in a group.
+            await gate.__aenter__()
+            try:
+                yield Gate(gate, redis, marks, counts)
+            finally:
+                await gate.__aexit__(None, None, None)
+    finally:
+        await redis.aclose()
+
+
+async def buy(gates: Sequence[Gate], users: Iterable[str], quantity: int = 1) -> list[Decision]:
+    """All at once, spread over the gates."""
+    return list(
+        await asyncio.gather(
+            *(gates[i % len(gates)].buy(user, quantity) for i, user in enumerate(users))
+        )
+    )
+
+
+@dataclass
+class MemoryFenceLedger:
+    """What the fence needs of the ledger, without a ledger: a dictionary of written seqs."""
+
+    held_sales: list[Sale]
+    epochs: dict[BucketId, CurrentEpoch] = field(default_factory=dict)
+    written: dict[tuple[BucketId, int], dict[int, BucketEvent]] = field(default_factory=dict)
+    valid_to: dict[tuple[BucketId, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for sale in self.held_sales:
+            bucket_id = BucketId(sale.sale_id, 0)
+            self.epochs[bucket_id] = CurrentEpoch(
+                bucket_id, 1, EpochState.OPENING, sale.stock_units, by_rebuild=False
+            )
+
+    def keeper(self, redis: Redis, keys: Keys, marks_folder: Path) -> FenceKeeper:
+        return FenceKeeper(
+            redis=redis,
+            buckets=Buckets(redis, Scripts(redis), keys),
+            keys=keys,
+            ledger=self,
+            marks_folder=marks_folder,
+            ids=ReservationIds(ID_KEY),
+            clock=SystemClock(),
+        )
+
+    async def take_outbox(self, redis: Redis, keys: Keys, bucket_id: BucketId = BUCKET) -> None:
+        """Write what the outbox holds and empty it, as the order worker does."""
+        outbox = keys.bucket(bucket_id).outbox
+        entries: Any = await redis.xrange(outbox)
+        for entry_id, fields in entries:
+            for event in read_entry(bucket_id, fields):
+                self.written.setdefault((bucket_id, event.place.epoch), {})[event.place.seq] = event
+            await redis.xdel(outbox, entry_id)
+
+    async def sales(self) -> Sequence[Sale]:
+        return self.held_sales
+
+    async def current_epochs(self) -> Sequence[CurrentEpoch]:
+        return list(self.epochs.values())
+
+    async def mark_open(self, bucket_id: BucketId, epoch: int) -> None:
+        if self.epochs[bucket_id].epoch == epoch:
+            self.epochs[bucket_id] = replace(self.epochs[bucket_id], state=EpochState.OPEN)
+
+    async def known_seq(self, bucket_id: BucketId, epoch: int) -> int:
+        return max(self.written.get((bucket_id, epoch), {0: None}))
+
+    async def carry_on(self, bucket_id: BucketId, from_epoch: int, valid_to_seq: int) -> int:
+        if self.epochs[bucket_id].epoch == from_epoch:
+            self.valid_to[bucket_id, from_epoch] = valid_to_seq
+            self.epochs[bucket_id] = replace(
+                self.epochs[bucket_id], epoch=from_epoch + 1, state=EpochState.OPENING
+            )
+        return self.epochs[bucket_id].epoch
+
+    async def plan_rebuild(self, bucket_id: BucketId) -> RebuildPlan:
+        epoch = self.epochs[bucket_id].epoch + 1
+        holdings: dict[Place, tuple[UserId, Holding]] = {}
+        put_units = self.epochs[bucket_id].put_units
+        for (where, _), events in sorted(self.written.items()):
+            for event in (e for _, e in sorted(events.items()) if where == bucket_id):
+                match event:
+                    case Admitted():
+                        holdings[event.place] = (
+                            event.user_id,
+                            Holding(event.place, event.quantity, event.attempt_id),
+                        )
+                    case Released():
+                        holdings.pop(event.reservation, None)
+                    case StockChanged():
+                        put_units += event.delta_units
+        by_user: dict[UserId, list[Holding]] = {}
+        for user_id, holding in holdings.values():
+            by_user.setdefault(user_id, []).append(holding)
+        self.epochs[bucket_id] = CurrentEpoch(
+            bucket_id, epoch, EpochState.OPENING, put_units, by_rebuild=True
+        )
+        return RebuildPlan(epoch, put_units, list(by_user.items()))
+
+    async def unwritten(self, bucket_id: BucketId, epoch: int, seq_max: int) -> Sequence[int]:
+        known = self.written.get((bucket_id, epoch), {})
+        return [seq for seq in range(1, seq_max + 1) if seq not in known]
+
+
+@dataclass
+class MemoryOrderLedger:
+    """An OrderLedger that remembers what it was told, and can be away or refuse.
+
+    Attributes:
+        away: raise LedgerAway from every call.
+        refuses: refuse a write that has such an event among its own.
+        writes: the events of each committed write.
+    """
+
+    away: bool = False
+    refuses: Callable[[BucketEvent], bool] = lambda _: False
+    writes: list[list[BucketEvent]] = field(default_factory=list)
+    releases: list[PendingRelease] = field(default_factory=list)
+    stock_changes: list[PendingStockChange] = field(default_factory=list)
+    confirmed: dict[ReservationId, int] = field(default_factory=dict)
+    confirmed_changes: dict[str, bool] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def events(self) -> list[BucketEvent]:
+        return [event for write in self.writes for event in write]
+
+    def _ask(self, name: str) -> None:
+        self.calls[name] += 1
+        if self.away:
+            raise LedgerAway("the ledger is away, by order of the test")
+
+    async def write(self, events: Sequence[BucketEvent]) -> WriteReport:
+        self._ask("write")
+        for event in events:
+            if self.refuses(event):
+                raise EventRefused(f"refused by order of the test: {event.place}")
+        self.writes.append(list(events))
+        return WriteReport(ordered=len(events))
+
+    async def pending_releases(self, releases_max: int) -> Sequence[PendingRelease]:
+        self._ask("pending_releases")
+        return [r for r in self.releases if r.reservation_id not in self.confirmed][:releases_max]
+
+    async def confirm_releases(self, done: Sequence[tuple[ReservationId, int]]) -> None:
+        self._ask("confirm_releases")
+        self.confirmed.update(done)
+
+    async def pending_stock_changes(self) -> Sequence[PendingStockChange]:
+        self._ask("pending_stock_changes")
+        return [c for c in self.stock_changes if c.change_id not in self.confirmed_changes]
+
+    async def confirm_stock_change(self, change_id: str, *, applied: bool) -> None:
+        self._ask("confirm_stock_change")
+        self.confirmed_changes[change_id] = applied

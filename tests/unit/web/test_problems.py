@@ -1,0 +1,58 @@
+import json
+
+import pytest
+
+from seckill.web.problems import (
+    Fault,
+    HTTPProblem,
+    Malformed,
+    MethodNotAllowed,
+    NotFound,
+    RuleBroken,
+    Unauthenticated,
+    Unavailable,
+)
+
+
+@pytest.mark.parametrize(
+    ("problem", "status", "title", "header"),
+    [
+        (Malformed("body", "must be JSON"), 400, "Bad Request", None),
+        (RuleBroken("quantity", "must be from 1 to 100"), 422, "Unprocessable Content", None),
+        (Unauthenticated("Who are you?", "Bearer"), 401, "Unauthorized", b"www-authenticate"),
+        (NotFound(), 404, "Not Found", None),
+        (MethodNotAllowed("GET"), 405, "Method Not Allowed", b"allow"),
+        (HTTPProblem(413, "Too long."), 413, "Content Too Large", None),
+        (HTTPProblem(499, "Gone."), 499, "Error", None),
+        (Fault(), 500, "Internal Server Error", None),
+        (Unavailable("Later."), 503, "Service Unavailable", b"retry-after"),
+    ],
+)
+def test_each_problem_is_a_whole_answer(
+    problem: HTTPProblem, status: int, title: str, header: bytes | None
+) -> None:
+    start, body = problem.messages()
+    headers = dict(start["headers"])
+    document = json.loads(body["body"])
+    assert (start["status"], document["status"], document["title"]) == (status, status, title)
+    assert headers[b"content-type"] == b"application/problem+json"
+    assert headers[b"content-length"] == str(len(body["body"])).encode()
+    assert header is None or header in headers
+    assert ("field" in document) == (problem.field is not None)
+    assert b"connection" not in headers
+
+
+def test_a_problem_can_end_the_connection_and_answer_head() -> None:
+    start, body = NotFound().messages(close=True, head=True)
+    headers = dict(start["headers"])
+    assert headers[b"connection"] == b"close"
+    assert int(headers[b"content-length"]) > 0
+    assert body["body"] == b""
+
+
+@pytest.mark.parametrize("name", ["\ud800", "x" * 10_000, "a\r\nb: c", "<script>", "é", '"'])
+def test_a_hostile_field_name_is_shown_short_and_as_text(name: str) -> None:
+    body = RuleBroken(name, "is not a field").body()
+    assert body.isascii()
+    assert len(body) < 1_000
+    assert len(json.loads(body)["field"]) <= 64
