@@ -109,9 +109,11 @@ def stress(
         )
 
         async def audit() -> Mapping[str, Any]:
-            from seckill.cli.audit import audited  # noqa: PLC0415
+            from seckill.runtime.auditing import audit as audit_stores  # noqa: PLC0415
+            from seckill.runtime.bootstrap import open_stores  # noqa: PLC0415
 
-            return (await audited(service.settings)).to_dict()
+            async with open_stores(service.settings) as stores:
+                return (await audit_stores(stores)).to_dict()
 
         if as_json:
             report = run_stress_in_new_loop(plan, target, audit=audit)

@@ -1,0 +1,20 @@
+"""The audit, joined to the stores."""
+
+from seckill.audit.audit import run_audit
+from seckill.audit.books import SQLAuditLedger
+from seckill.audit.collect import BucketReader
+from seckill.audit.report import AuditReport
+from seckill.runtime.bootstrap import Stores
+
+__all__ = ["audit"]
+
+
+async def audit(stores: Stores) -> AuditReport:
+    """Audit every sale. Raises as `run_audit`."""
+    return await run_audit(
+        reader=BucketReader(stores.redis, stores.buckets, stores.keys),
+        ledger=SQLAuditLedger(stores.database),
+        reservation_ids=stores.ids,
+        clock=stores.clock,
+        marks_folder=stores.settings.data.marks,
+    )

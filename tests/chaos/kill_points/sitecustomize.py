@@ -1,0 +1,84 @@
+"""Kills this process at an exact point of the code, for the chaos tests.
+
+Python imports a module of this name by itself when its folder is on PYTHONPATH; only the chaos
+tests put it there, so nothing of this is in the product. SECKILL_TEST_KILL names points with the
+chance that a passage is the last one, like ``web.after_decision:0.02,worker.after_commit:0.2``.
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import random
+import signal
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+# point: module, class, method; the process dies just before the method would begin.
+_POINTS = {
+    # Redis has decided, the mark is written; no buyer of the batch has an answer yet.
+    "web.after_decision": ("seckill.admission.batcher", "Batcher", "_answer"),
+    # The ledger has committed; the outbox does not know it yet.
+    "worker.after_commit": ("seckill.pipeline.direct", "DirectChannel", "acknowledge"),
+    # The outbox was read; nothing is written yet.
+    "worker.before_commit": ("seckill.pipeline.worker", "OrderWorker", "_carry"),
+}
+
+
+def _wanted() -> dict[str, list[tuple[str, str, float]]]:
+    found: dict[str, list[tuple[str, str, float]]] = {}
+    for item in filter(None, os.environ.get("SECKILL_TEST_KILL", "").split(",")):
+        point, chance = item.split(":")
+        module, owner, method = _POINTS[point]
+        found.setdefault(module, []).append((owner, method, float(chance)))
+    return found
+
+
+_WANTED = _wanted()
+# Each life of a process draws its own numbers, and the same ones for the same seed and parent.
+_RANDOM = random.Random(f"{os.environ.get('SECKILL_TEST_SEED', '0')}/{os.getpid()}")
+
+
+def _arm(module: ModuleType) -> None:
+    for owner, method, chance in _WANTED[module.__name__]:
+        target = getattr(module, owner)
+        original = getattr(target, method)
+
+        def deadly(
+            *args: Any, _original: Any = original, _chance: float = chance, **kw: Any
+        ) -> Any:
+            if _RANDOM.random() < _chance:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return _original(*args, **kw)
+
+        setattr(target, method, deadly)
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, loader: importlib.abc.Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        _arm(module)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in _WANTED:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+if _WANTED:
+    sys.meta_path.insert(0, _Finder())

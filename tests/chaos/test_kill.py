@@ -1,0 +1,191 @@
+"""kill -9 of every process, under load: every 202 is accounted for, and the books balance.
+
+Each round is a sale of its own with buyers who do not give up, while processes die; then the
+service comes to rest, every reservation that anybody was told of must have its one order, and the
+audit must find nothing. SECKILL_CHAOS_ROUNDS (3) and SECKILL_CHAOS_SEED set length and luck.
+"""
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seckill.stress.plan import Arrival, StressPlan
+from seckill.stress.report import StressReport
+from seckill.stress.run import run_stress_in_new_loop
+from seckill.stress.target import Target
+from services.seckill_service import SeckillService, wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
+
+ROUNDS = int(os.environ.get("SECKILL_CHAOS_ROUNDS", "3"))
+SEED = int(os.environ.get("SECKILL_CHAOS_SEED", "20261201"))
+KILL_POINTS = str(Path(__file__).parent / "kill_points")
+
+STOCK = 400
+BUYERS = 900
+LOAD_S = 2.5
+
+
+def _environment(kill: str = "") -> dict[str, str]:
+    path = os.pathsep.join(filter(None, [KILL_POINTS, os.environ.get("PYTHONPATH", "")]))
+    return {"PYTHONPATH": path, "SECKILL_TEST_KILL": kill, "SECKILL_TEST_SEED": str(SEED)}
+
+
+@contextmanager
+def _service(folder: Path, kill: str = "") -> Iterator[SeckillService]:
+    print(f"chaos seed {SEED}, {ROUNDS} rounds")
+    service = SeckillService(folder / "data", "--workers", "2", environment=_environment(kill))
+    try:
+        yield service.start()
+    finally:
+        service.stop()
+
+
+def _rush(service: SeckillService, goods_id: str, number: int) -> StressReport:
+    """Buyers who come over some seconds, click twice, and ask again until they are decided."""
+    plan = StressPlan(
+        stock=STOCK,
+        buyers=BUYERS,
+        clicks=2,
+        arrival=Arrival.UNIFORM,
+        over_s=LOAD_S,
+        retries=20,
+        retry_after_max_s=0.5,
+        timeout_s=4,
+        deadline_s=60,
+        follow_s=45,
+        seed=SEED + number,
+        user_prefix=f"{goods_id}-",
+        faults_expected=True,
+    )
+    return run_stress_in_new_loop(plan, Target(url=service.url, goods_id=goods_id))
+
+
+def _round(
+    service: SeckillService, number: int, disturb: Callable[[random.Random], None] | None
+) -> tuple[StressReport, dict[str, Any]]:
+    """One sale under load while processes die. Returns what the buyers saw and the audit."""
+    luck = random.Random(SEED * 1000 + number)
+    goods_id = f"chaos-{number}"
+    service.cli("sale", "create", goods_id, "--stock", str(STOCK))
+    failures: list[BaseException] = []
+
+    def disturbing() -> None:
+        assert disturb is not None
+        try:
+            time.sleep(luck.uniform(0.2, LOAD_S * 0.8))  # when it strikes is the luck of the round
+            disturb(luck)
+        except BaseException as failure:  # noqa: BLE001  -- told to the test's own thread
+            failures.append(failure)
+
+    thread = threading.Thread(target=disturbing) if disturb else None
+    if thread:
+        thread.start()
+    report = _rush(service, goods_id, number)
+    if thread:
+        thread.join(60)
+    assert not failures, failures
+    wait_until("the service is whole again", service.healthy, 60)
+    wait_until("the outbox is empty", lambda: _outbox_empty(service, goods_id), 60)
+    return report, service.cli_json("audit", check=False)
+
+
+def _outbox_empty(service: SeckillService, goods_id: str) -> bool:
+    shown = service.cli_json("sale", "show", goods_id)
+    return bool(shown["outbox_entries"] == 0 and shown["bucket"] == "ok")
+
+
+def _check(
+    service: SeckillService, number: int, report: StressReport, audit: dict[str, Any]
+) -> None:
+    shown = service.cli_json("sale", "show", f"chaos-{number}")
+    told = report.unique_reservations
+    where = f"round {number}: {report.fates}, orders {report.orders}, {shown}, {audit}"
+    assert report.ok, f"{[c for c in report.checks if not c.ok]} {report.anomalies} {where}"
+    assert told > 0, where
+    # Every reservation that anybody was told of has its order, and it is a live one.
+    assert report.orders == {"ordered": told}, where
+    assert report.order_states == {"awaiting_payment": told}, where
+    assert shown["sold"] + shown["remaining"] == STOCK, where
+    assert shown["sold"] >= told, where
+    assert audit["ok"], where
+    assert audit["lost"] == audit["stranded"] == audit["oversold"] == audit["duplicates"] == 0
+
+
+def _all_rounds(service: SeckillService, disturb: Callable[[random.Random], None] | None) -> None:
+    for number in range(ROUNDS):
+        report, audit = _round(service, number, disturb)
+        _check(service, number, report, audit)
+
+
+def test_web_process_killed_between_redis_reply_and_http_answer(tmp_path: Path) -> None:
+    with _service(tmp_path, "web.after_decision:0.01") as service:
+        _all_rounds(service, None)
+        deaths = service.log().count("part_died")
+        assert deaths >= ROUNDS, f"only {deaths} web processes died: the test shows nothing"
+
+
+def test_order_worker_killed_after_commit_and_before_acknowledge(tmp_path: Path) -> None:
+    with _service(tmp_path, "worker.after_commit:0.03") as service:
+        _all_rounds(service, None)
+        deaths = service.log().count("part_died")
+        assert deaths >= ROUNDS, f"only {deaths} workers died: the test shows nothing"
+
+
+def test_order_worker_killed_before_commit(tmp_path: Path) -> None:
+    with _service(tmp_path, "worker.before_commit:0.03") as service:
+        _all_rounds(service, None)
+        deaths = service.log().count("part_died")
+        assert deaths >= ROUNDS, f"only {deaths} workers died: the test shows nothing"
+
+
+def test_redis_killed_with_durability_fsync_loses_nothing(tmp_path: Path) -> None:
+    with _service(tmp_path) as service:
+        _all_rounds(service, lambda _luck: _kill_one(service, "redis"))
+
+
+def test_supervisor_killed(tmp_path: Path) -> None:
+    with _service(tmp_path) as service:
+
+        def disturb(_luck: random.Random) -> None:
+            orphans = service.pids("web") + service.pids("worker")
+            service.kill_supervisor()
+            wait_until("the children are gone", lambda: not any(map(_alive, orphans)), 10)
+            service.start()
+
+        _all_rounds(service, disturb)
+
+
+def test_everything_killed_at_once(tmp_path: Path) -> None:
+    with _service(tmp_path) as service:
+
+        def disturb(luck: random.Random) -> None:
+            victims = [role for role in ("web", "worker", "redis") for _ in service.pids(role)]
+            luck.shuffle(victims)
+            for role in victims:
+                service.kill(role, luck.randrange(2))
+            service.kill_supervisor()
+            service.start()
+
+        _all_rounds(service, disturb)
+
+
+def _kill_one(service: SeckillService, role: str) -> None:
+    pid = service.kill(role)
+    assert pid, f"there was no {role} to kill"
+    wait_until(f"{role} is another one", lambda: service.pids(role) not in ([], [pid]), 30)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
