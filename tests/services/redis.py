@@ -5,17 +5,11 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import redis as redis_sync
 
-__all__ = ["FAKETIME_LIBRARIES", "RedisServer", "ShiftedClock", "free_port"]
-
-FAKETIME_LIBRARIES = (
-    *sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1")),
-    Path("/usr/local/lib/faketime/libfaketime.so.1"),
-)
+__all__ = ["RedisServer", "free_port"]
 
 
 def free_port() -> int:
@@ -24,47 +18,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class ShiftedClock:
-    """Moves the wall clock of one process, by libfaketime and a file that it reads each time."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self.shift_s(0)
-
-    @staticmethod
-    def library() -> Path | None:
-        return next((path for path in FAKETIME_LIBRARIES if path.exists()), None)
-
-    def environment(self) -> Mapping[str, str]:
-        return {
-            "LD_PRELOAD": str(self.library()),
-            "FAKETIME_TIMESTAMP_FILE": str(self._file),
-            "FAKETIME_NO_CACHE": "1",
-            # Timers of the server itself go on as they are: only what it calls "now" moves.
-            "DONT_FAKE_MONOTONIC": "1",
-        }
-
-    def shift_s(self, seconds: float) -> None:
-        self._file.write_text(f"{seconds:+f}\n")
-
-
 class RedisServer:
     """One redis-server process. Can be killed, frozen, restarted with the same data."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *options: str,
-        prefix: tuple[str, ...] = (),
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, *options: str, prefix: tuple[str, ...] = ()) -> None:
         found = shutil.which("redis-server") or shutil.which("valkey-server")
         assert found, "the tests need redis-server or valkey-server on the PATH"
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
-        self._environment = environment
         self._command = [
             *prefix,
             found,
@@ -89,7 +52,7 @@ class RedisServer:
 
     def start(self) -> "RedisServer":
         assert self._process is None
-        self._process = subprocess.Popen(self._command, env=self._environment)
+        self._process = subprocess.Popen(self._command)
         with self.client() as client:
             for _ in range(1000):
                 try:

@@ -235,7 +235,7 @@ class FenceKeeper:
                 await self._buckets.define(sale, current.bucket_id)
             return Verdict.FINE
         if view.status is Status.SERVER:
-            return await self._judge(sale, current, view)
+            return await self._go_on(sale, view, current.bucket_id, to_epoch=None)
         return Verdict.NEEDS_REBUILD
 
     async def _finish_opening(self, sale: Sale, current: CurrentEpoch, view: BucketView) -> Verdict:
@@ -247,20 +247,16 @@ class FenceKeeper:
         if current.by_rebuild:
             return Verdict.NEEDS_REBUILD
         if view.epoch == epoch - 1 and epoch > 1:
-            # Judged again: since the ledger closed the old epoch Redis may have gone back again.
-            if not self._quiet(bucket_id, epoch - 1):
-                return Verdict.WAITING
-            if await self._behind(bucket_id, epoch - 1, view.seq):
+            if view.status not in {Status.OK, Status.SERVER}:
                 return Verdict.NEEDS_REBUILD
-            if not await self._buckets.carry_on(bucket_id, epoch - 1, view.seq, epoch):
-                return Verdict.NEEDS_REBUILD
-        elif view.status is Status.MISSING and epoch == 1 and await self._untouched(bucket_id):
-            if await self._buckets.open(sale, bucket_id, epoch, current.put_units) is not Status.OK:
-                return Verdict.NEEDS_REBUILD  # what is left of it has this epoch already
-        else:
-            return Verdict.NEEDS_REBUILD
-        await self._ledger.mark_open(bucket_id, epoch)
-        return Verdict.REOPENED
+            # Judged again: since the ledger closed that epoch Redis may have gone back once more.
+            return await self._go_on(sale, view, bucket_id, to_epoch=epoch)
+        if view.status is Status.MISSING and epoch == 1 and await self._untouched(bucket_id):
+            opened = await self._buckets.open(sale, bucket_id, epoch, current.put_units)
+            if opened is Status.OK:  # or else what is left of it has this epoch already
+                await self._ledger.mark_open(bucket_id, epoch)
+                return Verdict.REOPENED
+        return Verdict.NEEDS_REBUILD
 
     async def _untouched(self, bucket_id: BucketId) -> bool:
         """Whether nobody was ever admitted from a bucket: then it was not lost, but never there."""
@@ -294,17 +290,24 @@ class FenceKeeper:
         now = self._clock.monotonic_ms()
         return now - self._waiting_since_ms.setdefault(key, now) > _QUIET_WAIT_MS
 
-    async def _judge(self, sale: Sale, current: CurrentEpoch, view: BucketView) -> Verdict:
-        """The bucket is on another server than it was opened on: is anything behind?"""
-        bucket_id, epoch = current.bucket_id, current.epoch
-        if not self._quiet(bucket_id, epoch):
+    async def _go_on(
+        self, sale: Sale, view: BucketView, bucket_id: BucketId, *, to_epoch: int | None
+    ) -> Verdict:
+        """Let a bucket that is on another server go on, if nothing is behind.
+
+        Args:
+            view: the bucket as it was judged.
+            to_epoch: the epoch that the ledger has made for it; None: it has to make one.
+        """
+        if not self._quiet(bucket_id, view.epoch):
             return Verdict.WAITING
-        if await self._behind(bucket_id, epoch, view.seq):
+        if await self._behind(bucket_id, view.epoch, view.seq):
             return Verdict.NEEDS_REBUILD
-        next_epoch = await self._ledger.carry_on(bucket_id, epoch, view.seq)
-        if not await self._buckets.carry_on(bucket_id, epoch, view.seq, next_epoch):
-            return Verdict.WAITING  # it moved meanwhile: the next look sees what it is now
-        await self._ledger.mark_open(bucket_id, next_epoch)
+        if to_epoch is None:
+            to_epoch = await self._ledger.carry_on(bucket_id, view.epoch, view.seq)
+        if not await self._buckets.carry_on(bucket_id, view.epoch, view.seq, to_epoch):
+            return Verdict.WAITING  # it is not as it was judged: the next look sees what it is now
+        await self._ledger.mark_open(bucket_id, to_epoch)
         await self._buckets.define(sale, bucket_id)
         return Verdict.REOPENED
 

@@ -1,8 +1,8 @@
 """Kills this process at an exact point of the code, for the chaos tests.
 
 Python imports a module of this name by itself when its folder is on PYTHONPATH; only the chaos
-tests put it there, so nothing of this is in the product. SECKILL_TEST_KILL names points with the
-chance that a passage is the last one, like ``web.after_decision:0.02,worker.after_commit:0.2``.
+tests put it there, so nothing of this is in the product. SECKILL_TEST_KILL names points, each with
+the number of passages that a process survives at most: ``web.after_decision:150``.
 """
 
 import importlib.abc
@@ -27,29 +27,28 @@ _POINTS = {
 }
 
 
-def _wanted() -> dict[str, list[tuple[str, str, float]]]:
-    found: dict[str, list[tuple[str, str, float]]] = {}
+def _wanted() -> dict[str, list[tuple[str, str, int]]]:
+    found: dict[str, list[tuple[str, str, int]]] = {}
     for item in filter(None, os.environ.get("SECKILL_TEST_KILL", "").split(",")):
-        point, chance = item.split(":")
+        point, passages_max = item.split(":")
         module, owner, method = _POINTS[point]
-        found.setdefault(module, []).append((owner, method, float(chance)))
+        found.setdefault(module, []).append((owner, method, int(passages_max)))
     return found
 
 
 _WANTED = _wanted()
-# Each life of a process draws its own numbers, and the same ones for the same seed and parent.
+# Each life of a process draws its own numbers.
 _RANDOM = random.Random(f"{os.environ.get('SECKILL_TEST_SEED', '0')}/{os.getpid()}")
 
 
 def _arm(module: ModuleType) -> None:
-    for owner, method, chance in _WANTED[module.__name__]:
+    for owner, method, passages_max in _WANTED[module.__name__]:
         target = getattr(module, owner)
         original = getattr(target, method)
+        passages = iter(range(_RANDOM.randint(passages_max // 4, passages_max)))
 
-        def deadly(
-            *args: Any, _original: Any = original, _chance: float = chance, **kw: Any
-        ) -> Any:
-            if _RANDOM.random() < _chance:
+        def deadly(*args: Any, _original: Any = original, _left: Any = passages, **kw: Any) -> Any:
+            if next(_left, None) is None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return _original(*args, **kw)
 

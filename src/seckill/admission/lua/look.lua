@@ -5,12 +5,13 @@
 -- ARGV none.
 -- Reply  msgpack array: head (see bucket.lua), then put, held, buyers, limit, starts, ends, paused,
 --        version, length of the outbox (0 where that is no stream). A missing bucket has the head
---        alone. Status 5 also when only a key is lost that admissions do not need: somebody has to
---        say so before a release waits for ever.
+--        alone. Status 5 goes before 3, and comes also when only a key is lost that admissions do
+--        not need: somebody has to say so before a release waits for ever.
 -- Work   O(1). Smallest Redis: 6.2.
 
 local status, bucket = read_bucket(KEYS[1], KEYS[2], KEYS[3], 0, 0)
-if status == OK and not (has_fields(KEYS[4], bucket.released) and has_fields(KEYS[5], bucket.changes)) then
+if (status == OK or status == SERVER) and not (is_whole(bucket, KEYS[2], KEYS[3])
+    and has_fields(KEYS[4], bucket.released) and has_fields(KEYS[5], bucket.changes)) then
   status = TORN
 end
 local reply = reply_head(status, bucket)
