@@ -8,6 +8,7 @@ import sys
 
 import typer
 
+from seckill.cli.bench import bench_app
 from seckill.cli.orders import orders_app
 from seckill.cli.proof import proof_app
 from seckill.cli.run import run_app
@@ -45,6 +46,7 @@ app.add_typer(sale_app, name="sale")
 app.add_typer(orders_app, name="orders")
 app.add_typer(proof_app)
 app.add_typer(stress_app)
+app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:

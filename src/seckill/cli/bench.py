@@ -1,0 +1,56 @@
+"""`seckill bench`: measurements with a peer beside the product in the same run."""
+
+from typing import Annotated
+
+import typer
+
+from seckill.cli.shared import JSONOption, print_json
+from seckill.domain.errors import InvalidValue
+
+__all__ = ["bench_app"]
+
+bench_app = typer.Typer(
+    help="Measure, with a peer beside the product in the same run.", no_args_is_help=True
+)
+
+
+@bench_app.callback()
+def bench() -> None:
+    """Measure, with a peer beside the product in the same run. Needs wrk."""
+
+
+@bench_app.command("admission")
+def bench_admission(
+    rounds: Annotated[int, typer.Option(help="Turns of each stack, 1 to 99.")] = 5,
+    duration_s: Annotated[int, typer.Option(help="Seconds of each turn, 1 to 60.")] = 4,
+    connections: Annotated[int, typer.Option(help="Connections at once, 1 to 4096.")] = 128,
+    workers: Annotated[int, typer.Option(help="Web processes, and nginx's, 1 to 64.")] = 2,
+    as_json: JSONOption = False,
+) -> None:
+    """Purchases per second of the whole product beside nginx + Lua with one EVALSHA a request.
+
+    The product runs twice, with durability memory and fsync; the server's own hello shows the
+    ceiling. The stacks take turns; medians are compared. Needs nginx with Lua, and wrk.
+    """
+    from seckill.stress.bench.admission import bench_admission as run  # noqa: PLC0415
+    from seckill.stress.bench.wrk import Load  # noqa: PLC0415
+
+    bounds = {
+        "rounds": (rounds, 99),
+        "duration_s": (duration_s, 60),
+        "connections": (connections, 4096),
+        "workers": (workers, 64),
+    }
+    for name, (value, most) in bounds.items():
+        if not 1 <= value <= most:
+            raise InvalidValue(name, f"must be from 1 to {most}")
+    found = run(
+        rounds=rounds,
+        load=Load(connections=connections, duration_s=duration_s),
+        workers=workers,
+        tell=lambda line: typer.echo(line, err=True),
+    )
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        typer.echo(found.to_text())

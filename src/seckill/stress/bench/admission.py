@@ -1,0 +1,268 @@
+"""`seckill bench admission`: the whole product beside nginx with one EVALSHA a request.
+
+Four stacks take turns in each round, on the same machine and the same cores as the load:
+
+=========  ======================================================================================
+``hello``  the server's own hello: the product's HTTP server with a constant answer, its ceiling
+``peer``   nginx with Lua, one EVALSHA a purchase, a Redis without append-only file
+``memory`` the whole product (order worker and ledger too), durability memory
+``fsync``  the whole product, durability fsync: every purchase is on the disk before its answer
+=========  ======================================================================================
+
+Every request is a purchase of a user of its own, and every one is admitted. The order worker
+writes its orders meanwhile; before the next stack's turn its outbox has run dry.
+"""
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+from seckill.stress.bench.processes import RedisCounter, free_port, started, wait_for
+from seckill.stress.bench.wrk import BenchUnavailable, Load, Measured, run_wrk
+
+__all__ = ["AdmissionBench", "StackResult", "bench_admission"]
+
+_STOCK: Final = 50_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StackResult:
+    """One stack over all rounds: medians, and the spread of the rate.
+
+    Attributes:
+        redis_us: µs of Redis' processor for each answered purchase; None without a Redis.
+        refused: answers other than 2xx, over all rounds; 0 when every purchase was admitted.
+        errors: requests without an answer, over all rounds.
+    """
+
+    name: str
+    requests_per_s: float
+    requests_per_s_min: float
+    requests_per_s_max: float
+    p50_ms: float
+    p99_ms: float
+    redis_us: float | None
+    refused: int
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionBench:
+    """The whole run.
+
+    Attributes:
+        rounds: turns of each stack.
+        stacks: by name.
+    """
+
+    rounds: int
+    load: Load
+    workers: int
+    stacks: dict[str, StackResult]
+
+    def ratios(self) -> dict[str, dict[str, float]]:
+        """The product against the peer: requests per second, p99, Redis' processor."""
+        peer = self.stacks["peer"]
+        return {
+            name: {
+                "requests_per_s": stack.requests_per_s / peer.requests_per_s,
+                "p99": stack.p99_ms / peer.p99_ms,
+                "redis_us": (stack.redis_us or 0.0) / (peer.redis_us or 1.0),
+                "of_hello": stack.requests_per_s / self.stacks["hello"].requests_per_s,
+            }
+            for name in ("memory", "fsync")
+            if (stack := self.stacks[name])
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "rounds": self.rounds,
+            "load": asdict(self.load),
+            "workers": self.workers,
+            "stacks": {name: asdict(stack) for name, stack in self.stacks.items()},
+            "ratios_to_peer": self.ratios(),
+        }
+
+    def to_text(self) -> str:
+        """For people: one line a stack, then the ratios."""
+        load = f"{self.load.duration_s} s, {self.load.connections} connections"
+        lines = [f"{self.rounds} rounds of {load}, {self.workers} web processes; medians"]
+        heads = ("req/s", "(min", "max)", "p50 ms", "p99 ms", "Redis µs", "refused", "errors")
+        widths = (9, 9, 9, 8, 8, 9, 8, 7)
+        lines.append(
+            f"{'stack':<8}" + "".join(f" {h:>{w}}" for h, w in zip(heads, widths, strict=True))
+        )
+        for stack in self.stacks.values():
+            redis_us = "-" if stack.redis_us is None else f"{stack.redis_us:.1f}"
+            lines.append(
+                f"{stack.name:<8} {stack.requests_per_s:>9,.0f} {stack.requests_per_s_min:>9,.0f}"
+                f" {stack.requests_per_s_max:>9,.0f} {stack.p50_ms:>8.1f} {stack.p99_ms:>8.1f}"
+                f" {redis_us:>9} {stack.refused:>8} {stack.errors:>7}"
+            )
+        for name, ratio in self.ratios().items():
+            lines.append(
+                f"{name} against the peer: {ratio['requests_per_s']:.2f} × the requests,"
+                f" {ratio['p99']:.2f} × the p99, {ratio['redis_us']:.2f} × Redis' processor;"
+                f" {ratio['of_hello']:.2f} × the server's hello"
+            )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    name: str
+    url: str
+    purchases: bool
+    redis: RedisCounter | None
+    settled: Callable[[], None]
+
+
+def bench_admission(
+    *, rounds: int, load: Load, workers: int, tell: Callable[[str], None]
+) -> AdmissionBench:
+    """Run the benchmark.
+
+    Args:
+        rounds: turns of each stack; an odd number gives a median that was measured.
+        load: of each turn.
+        workers: web processes of the product and of nginx.
+        tell: is told of each turn, for people who wait.
+
+    Raises:
+        BenchUnavailable: wrk, nginx with Lua or Redis is missing, or a part did not start.
+    """
+    found: dict[str, list[tuple[Measured, float | None]]] = {}
+    with ExitStack() as running, tempfile.TemporaryDirectory(prefix="seckill-bench-") as folder:
+        stacks = [running.enter_context(stack) for stack in _all_stacks(Path(folder), workers)]
+        for number in range(rounds):
+            for stack in stacks:
+                prefix = f"r{number}-"
+                before = stack.redis.used_us() if stack.redis else 0.0
+                measured = run_wrk(stack.url, load, user_prefix=prefix if stack.purchases else None)
+                used = stack.redis.used_us() - before if stack.redis else None
+                stack.settled()
+                each = None if used is None else used / max(measured.requests, 1)
+                found.setdefault(stack.name, []).append((measured, each))
+                tell(
+                    f"round {number + 1}/{rounds} {stack.name}:"
+                    f" {measured.requests_per_s:,.0f} req/s, p99 {measured.p99_ms:.1f} ms"
+                )
+    return AdmissionBench(
+        rounds, load, workers, {name: _result(name, turns) for name, turns in found.items()}
+    )
+
+
+def _result(name: str, turns: Sequence[tuple[Measured, float | None]]) -> StackResult:
+    rates = [measured.requests_per_s for measured, _ in turns]
+    redis = [each for _, each in turns if each is not None]
+    return StackResult(
+        name,
+        statistics.median(rates),
+        min(rates),
+        max(rates),
+        statistics.median(measured.p50_ms for measured, _ in turns),
+        statistics.median(measured.p99_ms for measured, _ in turns),
+        statistics.median(redis) if redis else None,
+        sum(measured.not_2xx for measured, _ in turns),
+        sum(measured.errors for measured, _ in turns),
+    )
+
+
+def _all_stacks(folder: Path, workers: int) -> Iterator[AbstractContextManager[_Stack]]:
+    yield _hello(workers)
+    yield _peer(folder / "peer", workers)
+    for durability in ("memory", "fsync"):
+        yield _product(folder / durability, workers, durability)
+
+
+@contextmanager
+def _hello(workers: int) -> Iterator[_Stack]:
+    port = free_port()
+    command = [
+        sys.executable, "-m", "seckill.stress.bench.hello", str(port), str(workers),
+    ]  # fmt: skip
+    with started("hello", command):
+        wait_for(port)
+        yield _Stack("hello", f"http://127.0.0.1:{port}/", False, None, lambda: None)
+
+
+@contextmanager
+def _peer(folder: Path, workers: int) -> Iterator[_Stack]:
+    nginx, server = shutil.which("nginx"), shutil.which("redis-server")
+    modules = Path("/usr/lib/nginx/modules")
+    if nginx is None or not (modules / "ngx_http_lua_module.so").exists():
+        raise BenchUnavailable("nginx with Lua is missing: install nginx libnginx-mod-http-lua")
+    if server is None:
+        raise BenchUnavailable("redis-server is missing: install it")
+    folder.mkdir(parents=True)
+    redis_port, port = free_port(), free_port()
+    redis_command = [
+        server, "--port", str(redis_port), "--bind", "127.0.0.1", "--dir", str(folder),
+        "--save", "", "--appendonly", "no",
+    ]  # fmt: skip
+    with started("the peer's Redis", redis_command):
+        wait_for(redis_port)
+        redis = RedisCounter(f"redis://127.0.0.1:{redis_port}/0")
+        script = files(__package__).joinpath("peer_admit.lua").read_text(encoding="utf-8")
+        sha = redis.prepare_peer(script, _STOCK)
+        values = {
+            "modules": "".join(
+                f"load_module {modules / name};\n"
+                for name in ("ndk_http_module.so", "ngx_http_lua_module.so")
+            ),
+            "folder": str(folder),
+            "workers": str(workers),
+            "port": str(port),
+            "redis_port": str(redis_port),
+            "sha": sha,
+        }
+        text = files(__package__).joinpath("nginx.conf").read_text(encoding="utf-8")
+        for name, value in values.items():
+            text = text.replace(f"@{name}@", value)
+        (folder / "nginx.conf").write_text(text)
+        with started("nginx", [nginx, "-p", str(folder), "-c", str(folder / "nginx.conf")]):
+            wait_for(port)
+            yield _Stack("peer", f"http://127.0.0.1:{port}", True, redis, redis.drop_outbox)
+
+
+@contextmanager
+def _product(folder: Path, workers: int, durability: str) -> Iterator[_Stack]:
+    port = free_port()
+    command = [
+        sys.executable, "-m", "seckill", "serve", "--data-dir", str(folder),
+        "--bind", f"127.0.0.1:{port}", "--workers", str(workers), "--durability", durability,
+    ]  # fmt: skip
+    with started(f"seckill ({durability})", command):
+        wait_for(port, f"{folder}/run/status.json", timeout_s=60)
+        _seckill("sale", "create", "bench", "--stock", str(_STOCK), "--data-dir", str(folder))
+        settings = json.loads(_seckill("settings", "--json", "--data-dir", str(folder)))
+        redis = RedisCounter(settings["redis_url"]["value"])
+
+        def settled() -> None:
+            deadline = time.monotonic() + 120
+            while redis.outbox_entries():
+                if time.monotonic() > deadline:
+                    raise BenchUnavailable("the outbox did not run dry within 120 s")
+                time.sleep(0.05)
+
+        yield _Stack(durability, f"http://127.0.0.1:{port}", True, redis, settled)
+
+
+def _seckill(*arguments: str) -> str:
+    done = subprocess.run(  # noqa: S603  -- this program itself
+        [sys.executable, "-m", "seckill", *arguments], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise BenchUnavailable(f"seckill {arguments[0]} failed: {done.stderr.strip()}")
+    return done.stdout
