@@ -1,0 +1,237 @@
+"""The flow rules' place in the chain: which node each rule looks at, and what it says.
+
+Source: FlowRuleChecker of sentinel-core 1.8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from seckill.sentinel.errors import FlowException
+from seckill.sentinel.flow.manager import make_shaper
+from seckill.sentinel.flow.reject import RejectQPS
+from seckill.sentinel.flow.shaper import PASS
+from seckill.sentinel.slot import NO_LINKS, Links, SlotOrder
+from seckill.sentinel.token_source import TokenStatus
+from seckill.sentinel.words import (
+    LIMIT_APP_DEFAULT,
+    LIMIT_APP_OTHER,
+    FlowGrade,
+    FlowStrategy,
+    ThresholdType,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from seckill.sentinel.entry import Entry
+    from seckill.sentinel.flow.manager import FlowRuleManager
+    from seckill.sentinel.flow.rule import FlowRule
+    from seckill.sentinel.flow.shaper import TrafficShaper
+    from seckill.sentinel.node import ClusterNode, StatisticNode
+
+_NEVER_ORIGINS: Final = frozenset({LIMIT_APP_DEFAULT, LIMIT_APP_OTHER})
+
+
+class FlowSlot:
+    """Asks each flow rule of the resource, in order; the first refusal decides."""
+
+    order = SlotOrder.FLOW
+
+    def __init__(self, manager: FlowRuleManager) -> None:
+        self._manager = manager
+
+    def links(self, resource: ClusterNode) -> Links:
+        """One check per rule of the resource."""
+        rules = self._manager.rules_for(resource.name)
+        if not rules:
+            return NO_LINKS
+        named = frozenset(rule.limit_app for rule in rules)
+        return Links(tuple(self._check(rule, resource, named) for rule in rules))
+
+    def _check(
+        self, rule: FlowRule, resource: ClusterNode, named: frozenset[str]
+    ) -> Callable[[Entry, int], FlowException | int | None]:
+        shaper = self._manager.shaper_for(rule, resource.name)
+        by_node = _node_chooser(rule, named, self._manager.find_node)
+        if rule.cluster_mode and rule.grade == FlowGrade.QPS:
+            return ClusterCheck(rule, resource, shaper, by_node, self._manager).check
+        if rule.limit_app == LIMIT_APP_DEFAULT and rule.strategy == FlowStrategy.DIRECT:
+            if isinstance(shaper, RejectQPS):
+                return FastCheck(rule, resource, shaper).check
+            return ResourceCheck(rule, resource, shaper).check
+        return ChosenNodeCheck(rule, resource, shaper, by_node).check
+
+
+class _FlowCheck:
+    """One flow rule at one resource."""
+
+    __slots__ = ("_resource", "_rule", "_shaper")
+
+    def __init__(self, rule: FlowRule, resource: ClusterNode, shaper: TrafficShaper) -> None:
+        self._rule = rule
+        self._resource = resource
+        self._shaper = shaper
+
+    def _ask(
+        self, shaper: TrafficShaper, entry: Entry, node: StatisticNode, now_ns: int
+    ) -> FlowException | int | None:
+        outcome = shaper.decide(entry, node, now_ns)
+        if outcome == PASS:
+            return None
+        if outcome > 0:
+            return outcome
+        measured, limit = shaper.measured(node, now_ns)
+        return FlowException(self._resource.name, self._rule, self._rule.limit_app, measured, limit)
+
+
+class ResourceCheck(_FlowCheck):
+    """The usual rule: all callers together, by the resource's own traffic."""
+
+    __slots__ = ()
+
+    def check(self, entry: Entry, now_ns: int) -> FlowException | int | None:
+        """Ask the rule's controller."""
+        return self._ask(self._shaper, entry, self._resource, now_ns)
+
+
+class FastCheck(_FlowCheck):
+    """The most usual rule of all: the same, refusing, by the sliding window.
+
+    Answers the usual case itself, in three steps, and asks the controller otherwise.
+    """
+
+    __slots__ = ("_limit",)
+
+    def __init__(self, rule: FlowRule, resource: ClusterNode, shaper: TrafficShaper) -> None:
+        super().__init__(rule, resource, shaper)
+        self._limit = rule.count
+
+    def check(self, entry: Entry, now_ns: int) -> FlowException | int | None:
+        """Pass if it fits without anything having to be forgotten."""
+        log = self._resource.log
+        if log is not None and now_ns < log.expiry_ns and log.total + entry.count <= self._limit:
+            return None
+        return self._ask(self._shaper, entry, self._resource, now_ns)
+
+
+class ChosenNodeCheck(_FlowCheck):
+    """A rule for certain callers, or one that looks at another resource or at one context."""
+
+    __slots__ = ("_choose",)
+
+    def __init__(
+        self,
+        rule: FlowRule,
+        resource: ClusterNode,
+        shaper: TrafficShaper,
+        choose: Callable[[Entry], StatisticNode | None],
+    ) -> None:
+        super().__init__(rule, resource, shaper)
+        self._choose = choose
+
+    def check(self, entry: Entry, now_ns: int) -> FlowException | int | None:
+        """Ask the rule's controller about the node it is for; without one it does not apply."""
+        node = self._choose(entry)
+        return None if node is None else self._ask(self._shaper, entry, node, now_ns)
+
+
+class ClusterCheck(ChosenNodeCheck):
+    """A rule whose tokens come from outside, with this process's share to fall back on."""
+
+    __slots__ = ("_fallback", "_fallback_count", "_manager")
+
+    def __init__(
+        self,
+        rule: FlowRule,
+        resource: ClusterNode,
+        shaper: TrafficShaper,
+        choose: Callable[[Entry], StatisticNode | None],
+        manager: FlowRuleManager,
+    ) -> None:
+        super().__init__(rule, resource, shaper, choose)
+        self._manager = manager
+        self._fallback = shaper
+        self._fallback_count = rule.count
+
+    def check(self, entry: Entry, now_ns: int) -> FlowException | int | None:
+        """Ask for tokens; without an answer fall back as the rule and the settings say."""
+        source = self._manager.token_source
+        status = TokenStatus.UNAVAILABLE
+        if source is not None:
+            status = source.acquire(self._rule, entry.count)
+        if status is TokenStatus.OK:
+            return None
+        if status is TokenStatus.BLOCKED:
+            return self._refuse(entry, now_ns)
+        config = self._rule.cluster_config
+        way = self._manager.settings.cluster_fallback
+        if way == "closed":
+            return self._refuse(entry, now_ns)
+        if way == "rule" and config is not None and config.fallback_to_local_when_fail is False:
+            return None
+        node = self._choose(entry)
+        return None if node is None else self._ask(self._local(), entry, node, now_ns)
+
+    def _local(self) -> TrafficShaper:
+        """The controller for this process's share of the threshold.
+
+        A threshold per machine is this process's already; a global one is shared out, else every
+        process would let the whole of it in.
+        """
+        config = self._rule.cluster_config
+        source = self._manager.token_source
+        if source is None or config is None or config.threshold_type != ThresholdType.GLOBAL:
+            return self._shaper
+        count = self._rule.count * min(max(source.share(self._rule), 0.0), 1.0)
+        if count != self._fallback_count:
+            self._fallback_count = count
+            self._fallback = make_shaper(replace(self._rule, count=count), self._manager.settings)
+        return self._fallback
+
+    def _refuse(self, entry: Entry, now_ns: int) -> FlowException:
+        node = self._choose(entry) or self._resource
+        return FlowException(
+            self._resource.name,
+            self._rule,
+            self._rule.limit_app,
+            node.used(now_ns),
+            self._rule.count,
+        )
+
+
+def _node_chooser(
+    rule: FlowRule, named: frozenset[str], find_node: Callable[[str], ClusterNode | None]
+) -> Callable[[Entry], StatisticNode | None]:
+    """How to find the node that a rule looks at; None where the rule does not apply."""
+    limit_app = rule.limit_app
+
+    def applies(entry: Entry) -> bool:
+        origin = entry.context.origin
+        if limit_app == LIMIT_APP_DEFAULT:
+            return True
+        if limit_app == LIMIT_APP_OTHER:
+            return bool(origin) and origin not in named
+        return origin == limit_app and origin not in _NEVER_ORIGINS
+
+    def direct(entry: Entry) -> StatisticNode | None:
+        return entry.cluster if limit_app == LIMIT_APP_DEFAULT else entry.origin_node
+
+    def related(_entry: Entry) -> StatisticNode | None:
+        return find_node(rule.ref_resource)
+
+    def chained(entry: Entry) -> StatisticNode | None:
+        return entry.node.statistic if entry.context.name == rule.ref_resource else None
+
+    choose: Callable[[Entry], StatisticNode | None]
+    match rule.strategy:
+        case FlowStrategy.RELATE:
+            choose = related
+        case FlowStrategy.CHAIN:
+            choose = chained
+        case _:
+            choose = direct
+    if limit_app == LIMIT_APP_DEFAULT:
+        return choose
+    return lambda entry: choose(entry) if applies(entry) else None
