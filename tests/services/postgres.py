@@ -105,7 +105,7 @@ class PostgresServer:
         ).stdout.strip()  # fmt: skip
 
     def remove(self) -> None:
-        self.stop()
+        self.stop(signal.SIGQUIT)  # nothing in it is worth a checkpoint
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _run(self, program: str, *arguments: str) -> None:

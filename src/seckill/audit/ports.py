@@ -1,0 +1,150 @@
+"""What the audit needs of the ledger.
+
+Two kinds of reading. `AuditBooks` are the books at one instant, in slices: sums, counters and rows
+that belong together are compared there, and cannot differ because something moved. The other two
+methods ask for a few places as they are *now*: a suspect is looked at again with them.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from seckill.domain.ids import ReservationId, SaleId, UserId
+from seckill.domain.order import HOLDING_STATES, OrderState
+from seckill.domain.reservation import BucketId, Place
+from seckill.domain.sale import Sale
+from seckill.ledger.auditing import (
+    AuditedCollision,
+    AuditedEvent,
+    AuditedOrder,
+    AuditedRelease,
+    AuditedStockChange,
+    HoldingFault,
+    SaleSums,
+)
+from seckill.ledger.epochs import EpochRow
+
+__all__ = [
+    "AuditBooks",
+    "AuditLedger",
+    "AuditedCollision",
+    "AuditedEvent",
+    "AuditedOrder",
+    "AuditedRelease",
+    "AuditedStockChange",
+    "EpochRow",
+    "HoldingFault",
+    "SaleSums",
+    "WrittenOrder",
+    "WrittenPlace",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenOrder:
+    """An order as it is now, with what was decided about its units.
+
+    Attributes:
+        release_epoch: the epoch in which the pending release of its units is valid; None when no
+            release is pending.
+    """
+
+    reservation_id: ReservationId
+    user_id: UserId
+    quantity: int
+    state: OrderState
+    release_epoch: int | None
+
+    @property
+    def live(self) -> bool:
+        """Whether it holds its units."""
+        return self.state in HOLDING_STATES
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPlace:
+    """What the ledger has at a place now.
+
+    Attributes:
+        kind: ``admission``, ``release`` or ``stock``.
+        order: with an admission, the order; None when only a collision is recorded there.
+    """
+
+    kind: str
+    order: WrittenOrder | None
+
+
+class AuditBooks(Protocol):
+    """The books at one instant. Slices are bounded and come by bucket, epoch and seq."""
+
+    async def sales(self, *, closed: bool = True) -> list[Sale]:
+        """Every sale by id; with ``closed`` False only those that are not closed."""
+        ...
+
+    async def sums(self, sale_id: SaleId) -> SaleSums | None:
+        """The sums of a sale; None when there is none."""
+        ...
+
+    async def epochs(self, sale_id: SaleId) -> list[EpochRow]:
+        """Every opening of the buckets of a sale, by bucket and epoch."""
+        ...
+
+    def orders(self, sale_id: SaleId) -> AsyncIterator[list[AuditedOrder]]:
+        """The orders of a sale."""
+        ...
+
+    def bucket_events(self, sale_id: SaleId) -> AsyncIterator[list[AuditedEvent]]:
+        """The places of a sale that are no admissions."""
+        ...
+
+    def releases(self, sale_id: SaleId) -> AsyncIterator[list[AuditedRelease]]:
+        """The releases of a sale, by reservation id."""
+        ...
+
+    def collisions(self, sale_id: SaleId) -> AsyncIterator[list[AuditedCollision]]:
+        """The collisions of a sale."""
+        ...
+
+    async def stock_changes(self, sale_id: SaleId) -> list[AuditedStockChange]:
+        """The stock changes of a sale."""
+        ...
+
+    async def holding_faults(self, sale_id: SaleId, faults_max: int = 100) -> list[HoldingFault]:
+        """Users whose recorded units are not those of their live orders, or pass the limit."""
+        ...
+
+
+class AuditLedger(Protocol):
+    """The ledger as the audit reads it. Every method raises LedgerUnavailable when it is away."""
+
+    def books(self) -> AbstractAsyncContextManager[AuditBooks]:
+        """The books as they are at this instant, for as long as the block runs."""
+        ...
+
+    async def written(self, places: Sequence[Place]) -> dict[Place, WrittenPlace]:
+        """What is at some places of one bucket now; a place where nothing is, is left out.
+
+        Args:
+            places: at most 1,000.
+        """
+        ...
+
+    async def written_seqs(
+        self, bucket_id: BucketId, epoch: int, first: int, last: int
+    ) -> Sequence[int]:
+        """The seqs from ``first`` to ``last`` of an epoch at which anything is written now.
+
+        Returns:
+            In order, at most 5,000 of them: ask again from behind the last one.
+        """
+        ...
+
+    async def released_at(
+        self, bucket_id: BucketId, epoch: int, first: int, last: int
+    ) -> dict[int, ReservationId]:
+        """Which seqs of a range are those of releases that Redis has confirmed by word.
+
+        A release whose event was lost is known by this alone. At most 5,000 of them.
+        """
+        ...

@@ -1,0 +1,476 @@
+"""The openings of stock buckets, which the ledger owns: its side of the fence.
+
+A bucket is opened by creating its sale (epoch 1), carried on under a new epoch after a restart of
+Redis that lost nothing, or rebuilt from these books under a new epoch when something was lost.
+Every method of these may be called again after a crash at any point.
+Source: rules 3 to 8 of the fence, ``docs/concepts.md``.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+import structlog
+from sqlalchemy import Row, bindparam, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from seckill.domain.clock import Clock
+from seckill.domain.ids import AttemptId, SaleId, UserId
+from seckill.domain.order import HOLDING_STATES
+from seckill.domain.reservation import BucketId, Place
+from seckill.ledger import statements
+from seckill.ledger.engine import Database
+from seckill.ledger.errors import EpochMoved, NoSuchSale
+from seckill.ledger.tables import (
+    bucket_events,
+    collisions,
+    epochs,
+    orders,
+    releases,
+    sales,
+    stock_changes,
+)
+
+__all__ = ["UNWRITTEN_MAX", "Buyer", "EpochBook", "EpochRow", "RebuildPlan"]
+
+UNWRITTEN_MAX: Final = 10_000
+"""Missing seqs named at once, at most."""
+
+_SEQS_PER_LOOK: Final = 10_000
+
+_log = structlog.get_logger(__name__)
+
+Buyer = tuple[UserId, list[tuple[Place, int, AttemptId]]]
+"""A user and the reservations that they hold: place, quantity, attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRow:
+    """One opening of a bucket.
+
+    Attributes:
+        state: ``opening`` (Redis may not know it yet), ``open``, ``closed`` (carried on) or
+            ``counted`` (absorbed by a rebuild).
+        origin: how it came to be: ``created`` with its sale, ``carried_on`` or ``rebuilt``.
+        opening_units: units put into the bucket when it was opened, those that buyers held
+            included; 0 when it was carried on, since it kept what it had.
+        valid_to_seq: last seq that belongs to the epoch; None while it goes on.
+    """
+
+    sale_id: SaleId
+    bucket: int
+    epoch: int
+    state: str
+    origin: str
+    opening_units: int
+    valid_to_seq: int | None
+
+    @property
+    def bucket_id(self) -> BucketId:
+        """The bucket that was opened."""
+        return BucketId(self.sale_id, self.bucket)
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildPlan:
+    """What a bucket must look like when it has been rebuilt.
+
+    Attributes:
+        new_epoch: the epoch to open it under.
+        put_units: units put into it, those that buyers hold included.
+        units_left: units that nobody holds.
+        buyers: every user who holds live orders of the bucket, by user id.
+    """
+
+    bucket_id: BucketId
+    new_epoch: int
+    put_units: int
+    units_left: int
+    buyers: list[Buyer]
+
+
+class EpochBook:
+    """The openings of the buckets.
+
+    Every method raises LedgerUnavailable when the database cannot be asked now; nothing was
+    changed then.
+    """
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def current_epochs(self) -> list[EpochRow]:
+        """The newest opening of each bucket, of closed sales too."""
+
+        async def work(connection: AsyncConnection) -> list[EpochRow]:
+            return [EpochRow(*row) for row in await connection.execute(_CURRENT_EPOCHS)]
+
+        return await self._database.read("read the current epochs", work)
+
+    async def mark_open(self, bucket_id: BucketId, epoch: int) -> None:
+        """Record that Redis has opened the bucket under this epoch. Twice is as good as once.
+
+        Raises:
+            EpochMoved: it is not the newest epoch of the bucket.
+        """
+        now_ms = self._clock.now_ms()
+
+        async def work(connection: AsyncConnection) -> None:
+            newest = (await _locked_epochs(connection, bucket_id))[-1]
+            if newest.epoch != epoch:
+                raise EpochMoved(bucket_id, epoch, f"the newest is {newest.epoch}")
+            if newest.state == "opening":
+                await connection.execute(
+                    update(epochs)
+                    .where(statements.in_bucket(epochs, bucket_id), epochs.c.epoch == epoch)
+                    .values(state="open", opened_at_ms=now_ms)
+                )
+
+        await self._database.write(f"open {bucket_id} under epoch {epoch}", work)
+
+    async def known_seq(self, bucket_id: BucketId, epoch: int) -> int:
+        """The highest seq of the epoch that is written here; 0 when there is none.
+
+        Complexity: three reads of the end of an index.
+        """
+
+        async def work(connection: AsyncConnection) -> int:
+            return await _known_seq(connection, bucket_id, epoch)
+
+        return await self._database.read(f"read how far {bucket_id} is written", work)
+
+    async def unwritten(self, bucket_id: BucketId, epoch: int, seq_max: int) -> list[int]:
+        """The seqs from 1 to ``seq_max`` of an epoch that are not written here, at most 10,000.
+
+        Complexity: O(seq_max) in the database, in slices; O(gaps) here.
+        """
+
+        async def work(connection: AsyncConnection) -> list[int]:
+            missing: list[int] = []
+            for first in range(1, seq_max + 1, _SEQS_PER_LOOK):
+                last = min(first + _SEQS_PER_LOOK - 1, seq_max)
+                written = await _written_seqs(connection, bucket_id, epoch, first, last)
+                missing.extend(seq for seq in range(first, last + 1) if seq not in written)
+                if len(missing) >= UNWRITTEN_MAX:
+                    break
+            return missing[:UNWRITTEN_MAX]
+
+        return await self._database.read(f"look for gaps in {bucket_id}", work)
+
+    async def carry_on(
+        self, bucket_id: BucketId, from_epoch: int, valid_to_seq: int, reason: str
+    ) -> int:
+        """Let a bucket that lost nothing go on under the next epoch.
+
+        The old epoch keeps its places up to ``valid_to_seq``: they are still accepted. Pending
+        releases of the bucket move to the new epoch. After a crash in between the same call
+        returns the epoch that was made then.
+
+        Args:
+            bucket_id: the bucket.
+            from_epoch: the epoch under which Redis has it.
+            valid_to_seq: the last seq that Redis has under that epoch.
+            reason: why, for people.
+
+        Returns:
+            The new epoch, in state ``opening``: open it in Redis, then `mark_open`.
+
+        Raises:
+            EpochMoved: ``from_epoch`` is not the epoch to go on from, or the ledger knows places
+                beyond ``valid_to_seq``: Redis has lost some, the bucket must be rebuilt.
+        """
+        now_ms = self._clock.now_ms()
+        new_epoch = from_epoch + 1
+
+        async def work(connection: AsyncConnection) -> int:
+            rows = {row.epoch: row for row in await _locked_epochs(connection, bucket_id)}
+            newest = rows[max(rows)]
+            if newest.epoch == new_epoch and newest.state == "opening" and from_epoch in rows:
+                old = rows[from_epoch]
+                if (old.state, old.valid_to_seq) == ("closed", valid_to_seq):
+                    return new_epoch
+                raise EpochMoved(
+                    bucket_id,
+                    from_epoch,
+                    f"it is {old.state} with last seq {old.valid_to_seq}, not {valid_to_seq}",
+                )
+            if newest.epoch != from_epoch:
+                raise EpochMoved(
+                    bucket_id, from_epoch, f"the newest is {newest.epoch}, {newest.state}"
+                )
+            known_seq = await _known_seq(connection, bucket_id, from_epoch)
+            if known_seq > valid_to_seq:
+                raise EpochMoved(
+                    bucket_id,
+                    from_epoch,
+                    f"the ledger knows seq {known_seq}, beyond {valid_to_seq}: rebuild the bucket",
+                )
+            await connection.execute(
+                update(epochs)
+                .where(statements.in_bucket(epochs, bucket_id), epochs.c.epoch == from_epoch)
+                .values(state="closed", valid_to_seq=valid_to_seq)
+            )
+            await _add_epoch(
+                connection,
+                bucket_id,
+                new_epoch,
+                origin="carried_on",
+                units=0,
+                reason=reason,
+                now_ms=now_ms,
+            )
+            await connection.execute(
+                update(releases)
+                .where(statements.in_bucket(releases, bucket_id), releases.c.state == "pending")
+                .values(epoch=new_epoch)
+            )
+            return new_epoch
+
+        return await self._database.write(f"carry {bucket_id} on from epoch {from_epoch}", work)
+
+    async def plan_rebuild(self, bucket_id: BucketId, reason: str) -> RebuildPlan:
+        """Decide what a bucket must be rebuilt to, from what is written here and nothing else.
+
+        One transaction: every earlier epoch accepts nothing more (what still comes from it is
+        compensated without a release), pending releases are counted (their units are in
+        ``units_left`` already). Stock changes that are pending stay so and are asked of the new
+        bucket, whose units are counted without them. What Redis had confirmed to have taken off
+        sale, and whose event never came, leaves the stock now.
+
+        Planning again, after a crash or at will, makes yet another epoch with a plan of its own.
+
+        Returns:
+            The plan; its buyers are held in memory, about 0.5 kB for each live order.
+
+        Raises:
+            NoSuchSale: the bucket belongs to no sale of these books.
+        """
+        now_ms = self._clock.now_ms()
+
+        async def work(connection: AsyncConnection) -> RebuildPlan:
+            rows = await _locked_epochs(connection, bucket_id)
+            new_epoch = rows[-1].epoch + 1
+            for row in rows:
+                if row.state != "counted":
+                    await _count_epoch(connection, bucket_id, row)
+            await connection.execute(
+                update(releases)
+                .where(statements.in_bucket(releases, bucket_id), releases.c.state == "pending")
+                .values(state="counted", done_at_ms=now_ms)
+            )
+            await _count_lost_changes(connection, bucket_id, now_ms)
+            stock_units, sold_units, bucket_count = (
+                await connection.execute(
+                    select(sales.c.stock_units, sales.c.sold_units, sales.c.bucket_count).where(
+                        sales.c.sale_id == bucket_id.sale_id
+                    )
+                )
+            ).one()
+            assert bucket_count == 1, "the units of a sale are those of its only bucket"
+            # More units that are still to be asked of Redis are in stock_units already.
+            coming_units = await connection.scalar(_UNITS_COMING, {"sale_id": bucket_id.sale_id})
+            put_units = max(stock_units - int(coming_units or 0), sold_units)
+            await _add_epoch(
+                connection,
+                bucket_id,
+                new_epoch,
+                origin="rebuilt",
+                units=put_units,
+                reason=reason,
+                now_ms=now_ms,
+            )
+            live = await connection.execute(
+                _LIVE_ORDERS, {"sale_id": bucket_id.sale_id, "bucket": bucket_id.bucket}
+            )
+            return RebuildPlan(
+                bucket_id, new_epoch, put_units, put_units - sold_units, list(_buyers(live))
+            )
+
+        return await self._database.write(f"plan the rebuild of {bucket_id}", work)
+
+
+_NEWEST: Final = (
+    select(epochs.c.sale_id, epochs.c.bucket, func.max(epochs.c.epoch).label("epoch"))
+    .group_by(epochs.c.sale_id, epochs.c.bucket)
+    .subquery("newest")
+)
+
+_CURRENT_EPOCHS: Final = (
+    select(
+        epochs.c.sale_id,
+        epochs.c.bucket,
+        epochs.c.epoch,
+        epochs.c.state,
+        epochs.c.origin,
+        epochs.c.opening_units,
+        epochs.c.valid_to_seq,
+    )
+    .join(
+        _NEWEST,
+        (epochs.c.sale_id == _NEWEST.c.sale_id)
+        & (epochs.c.bucket == _NEWEST.c.bucket)
+        & (epochs.c.epoch == _NEWEST.c.epoch),
+    )
+    .order_by(epochs.c.sale_id, epochs.c.bucket)
+)
+
+_UNITS_COMING: Final = select(func.sum(stock_changes.c.delta_units)).where(
+    stock_changes.c.sale_id == bindparam("sale_id"),
+    stock_changes.c.state == "pending",
+    stock_changes.c.delta_units > 0,
+)
+
+_LIVE_ORDERS: Final = (
+    select(
+        orders.c.user_id,
+        orders.c.sale_id,
+        orders.c.epoch,
+        orders.c.bucket,
+        orders.c.seq,
+        orders.c.quantity,
+        orders.c.attempt_id,
+    )
+    .where(
+        orders.c.sale_id == bindparam("sale_id"),
+        orders.c.bucket == bindparam("bucket"),
+        orders.c.state.in_(sorted(state.value for state in HOLDING_STATES)),
+    )
+    .order_by(orders.c.user_id, orders.c.epoch, orders.c.seq)
+)
+
+
+def _buyers(live: Any) -> Iterator[Buyer]:
+    for user_id, rows in groupby(live, key=lambda row: row[0]):
+        yield (
+            user_id,
+            [(Place(*place), quantity, attempt_id) for _, *place, quantity, attempt_id in rows],
+        )
+
+
+async def _locked_epochs(
+    connection: AsyncConnection, bucket_id: BucketId
+) -> Sequence[Row[Any, Any, Any]]:
+    """The openings of a bucket, oldest first, under the lock of its sale."""
+    await connection.execute(statements.LOCK_SALES, {"sale_ids": [bucket_id.sale_id]})
+    rows = (
+        await connection.execute(
+            select(epochs.c.epoch, epochs.c.state, epochs.c.valid_to_seq)
+            .where(statements.in_bucket(epochs, bucket_id))
+            .order_by(epochs.c.epoch)
+        )
+    ).all()
+    if not rows:
+        raise NoSuchSale(bucket_id.sale_id)
+    return rows
+
+
+async def _known_seq(connection: AsyncConnection, bucket_id: BucketId, epoch: int) -> int:
+    known = 0
+    for table in (orders, bucket_events, collisions):
+        seq = await connection.scalar(
+            select(func.max(table.c.seq)).where(
+                statements.in_bucket(table, bucket_id), table.c.epoch == epoch
+            )
+        )
+        known = max(known, seq or 0)
+    return known
+
+
+async def _written_seqs(
+    connection: AsyncConnection, bucket_id: BucketId, epoch: int, first: int, last: int
+) -> set[int]:
+    written: set[int] = set()
+    for table in (orders, bucket_events):
+        result = await connection.execute(
+            select(table.c.seq).where(
+                statements.in_bucket(table, bucket_id),
+                table.c.epoch == epoch,
+                table.c.seq.between(first, last),
+            )
+        )
+        written.update(result.scalars())
+    return written
+
+
+async def _add_epoch(
+    connection: AsyncConnection,
+    bucket_id: BucketId,
+    epoch: int,
+    *,
+    origin: str,
+    units: int,
+    reason: str,
+    now_ms: int,
+) -> None:
+    await connection.execute(
+        insert(epochs),
+        {
+            "sale_id": bucket_id.sale_id,
+            "bucket": bucket_id.bucket,
+            "epoch": epoch,
+            "state": "opening",
+            "origin": origin,
+            "opening_units": units,
+            "created_at_ms": now_ms,
+            "reason": reason,
+        },
+    )
+
+
+async def _count_epoch(
+    connection: AsyncConnection, bucket_id: BucketId, row: Row[Any, Any, Any]
+) -> None:
+    """Let an epoch accept nothing more.
+
+    One that goes on ends at what is written. One that was carried on keeps the last seq that was
+    promised then: a gap below it is a loss, and the audit must see it.
+    """
+    valid_to_seq = row.valid_to_seq
+    if valid_to_seq is None:
+        valid_to_seq = await _known_seq(connection, bucket_id, row.epoch)
+    await connection.execute(
+        update(epochs)
+        .where(statements.in_bucket(epochs, bucket_id), epochs.c.epoch == row.epoch)
+        .values(state="counted", valid_to_seq=valid_to_seq)
+    )
+
+
+async def _count_lost_changes(
+    connection: AsyncConnection, bucket_id: BucketId, now_ms: int
+) -> None:
+    """Lower the stock by changes that Redis confirmed and whose events were lost with it."""
+    of_sale = stock_changes.c.sale_id == bucket_id.sale_id
+    lost = await connection.execute(
+        update(stock_changes)
+        .where(of_sale, stock_changes.c.state == "applied", stock_changes.c.counted_at_ms.is_(None))
+        .values(counted_at_ms=now_ms)
+        .returning(stock_changes.c.change_id, stock_changes.c.delta_units)
+    )
+    changes = lost.all()
+    if not changes:
+        return
+    stock_units, sold_units = (
+        await connection.execute(
+            select(sales.c.stock_units, sales.c.sold_units).where(
+                sales.c.sale_id == bucket_id.sale_id
+            )
+        )
+    ).one()
+    wanted = stock_units + sum(change.delta_units for change in changes)
+    _log.warning(
+        "stock_change_event_lost",
+        sale_id=bucket_id.sale_id,
+        change_ids=[change.change_id for change in changes],
+        stock_units=max(wanted, sold_units),
+    )
+    await connection.execute(
+        statements.CHANGE_SALE_TOTALS,
+        {
+            "of_sale_id": bucket_id.sale_id,
+            "more_sold": 0,
+            "more_stock": max(wanted, sold_units) - stock_units,
+            "more_version": 1,
+        },
+    )

@@ -1,0 +1,63 @@
+"""The ledger as the fence of the admission room sees it."""
+
+from seckill.admission.bucket import Holding
+from seckill.admission.fence import CurrentEpoch, EpochState, RebuildPlan
+from seckill.domain.reservation import BucketId
+from seckill.domain.sale import Sale
+from seckill.ledger.sql_ledger import SQLLedger
+
+__all__ = ["LedgerFence"]
+
+
+class LedgerFence:
+    """Implements `admission.fence.FenceLedger`. What each method raises: see `EpochBook`."""
+
+    def __init__(self, ledger: SQLLedger) -> None:
+        self._ledger = ledger
+
+    async def sales(self) -> list[Sale]:
+        """Every sale, closed ones too."""
+        return await self._ledger.sales.sales(closed=True)
+
+    async def current_epochs(self) -> list[CurrentEpoch]:
+        """The newest epoch of each bucket."""
+        return [
+            CurrentEpoch(
+                bucket_id=row.bucket_id,
+                epoch=row.epoch,
+                state=EpochState(row.state),
+                put_units=row.opening_units,
+                by_rebuild=row.origin == "rebuilt",
+            )
+            for row in await self._ledger.epochs.current_epochs()
+        ]
+
+    async def mark_open(self, bucket_id: BucketId, epoch: int) -> None:
+        """Redis has opened the bucket under this epoch."""
+        await self._ledger.epochs.mark_open(bucket_id, epoch)
+
+    async def known_seq(self, bucket_id: BucketId, epoch: int) -> int:
+        """The highest seq of an epoch that is written, 0 for none."""
+        return await self._ledger.epochs.known_seq(bucket_id, epoch)
+
+    async def carry_on(self, bucket_id: BucketId, from_epoch: int, valid_to_seq: int) -> int:
+        """Close an epoch at a seq and make its successor; its pending releases move along."""
+        return await self._ledger.epochs.carry_on(
+            bucket_id, from_epoch, valid_to_seq, "Redis was started again and had lost nothing"
+        )
+
+    async def plan_rebuild(self, bucket_id: BucketId) -> RebuildPlan:
+        """Accept nothing more from earlier epochs and make a new one out of what is written."""
+        plan = await self._ledger.epochs.plan_rebuild(bucket_id, "rebuilt from the ledger")
+        return RebuildPlan(
+            epoch=plan.new_epoch,
+            put_units=plan.put_units,
+            buyers=[
+                (user_id, [Holding(*reservation) for reservation in reservations])
+                for user_id, reservations in plan.buyers
+            ],
+        )
+
+    async def unwritten(self, bucket_id: BucketId, epoch: int, seq_max: int) -> list[int]:
+        """The seqs from 1 to ``seq_max`` of an epoch that are not written."""
+        return await self._ledger.epochs.unwritten(bucket_id, epoch, seq_max)

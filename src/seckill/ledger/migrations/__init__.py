@@ -1,0 +1,1 @@
+"""Alembic's scripts. They are history: a migration is never changed once it has been released."""

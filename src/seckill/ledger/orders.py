@@ -1,0 +1,253 @@
+"""Orders: written from bucket events, cancelled by buyers, their units given back."""
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from seckill.admission.reservation_ids import ReservationIds
+from seckill.domain.clock import Clock
+from seckill.domain.errors import InvalidValue
+from seckill.domain.events import BucketEvent
+from seckill.domain.ids import ReservationId, SaleId, UserId
+from seckill.domain.order import Order, OrderState
+from seckill.domain.reservation import BucketId, Place
+from seckill.ledger import statements
+from seckill.ledger.batch import Batch
+from seckill.ledger.engine import Database
+from seckill.ledger.errors import WrongState
+from seckill.ledger.reading import order_from_row, select_orders
+from seckill.ledger.records import check_actor, check_reason
+from seckill.ledger.tables import epochs, orders, releases
+from seckill.pipeline.ports import PendingRelease, WriteReport
+
+__all__ = ["RELEASES_MAX", "OrderBook"]
+
+RELEASES_MAX: Final = 10_000
+"""Releases read at once, at most."""
+
+
+class OrderBook:
+    """The orders of the ledger, as the order worker and the buyers' calls change them."""
+
+    def __init__(self, database: Database, reservation_ids: ReservationIds, clock: Clock) -> None:
+        self._database = database
+        self._reservation_ids = reservation_ids
+        self._clock = clock
+
+    async def write(self, events: Sequence[BucketEvent]) -> WriteReport:
+        """Write events in one transaction: all of them, or none when it raises.
+
+        Writing an event again changes nothing. What may not become an order becomes a
+        compensation: its epoch is over (nothing to release: a rebuild has counted it), the
+        buyer's limit or the stock would be exceeded (with a pending release, valid in the
+        bucket's current epoch). An event that claims the place or the reservation id of
+        something else is recorded as a collision and never taken for it.
+
+        Raises:
+            UnknownSale: naming every event of a sale that these books never had; nothing was
+                written, and the others can be written without them.
+            LedgerUnavailable: nothing was written; call again with the same events.
+            LedgerBroken: nothing was written; the database refused what must never fail.
+        """
+        if not events:
+            return WriteReport()
+        now_ms = self._clock.now_ms()
+
+        async def work(connection: AsyncConnection) -> WriteReport:
+            return await Batch(connection, self._reservation_ids, now_ms).write(events)
+
+        return await self._database.write(f"write {len(events)} events", work)
+
+    async def cancel(
+        self, reservation_id: ReservationId, user_id: UserId, *, actor: str, reason: str
+    ) -> Order | None:
+        """Cancel an order that awaits its payment and give its units back.
+
+        Pay, cancel and expire race on the order's row: one wins. Cancelling a cancelled order
+        again changes nothing.
+
+        Args:
+            reservation_id: the order.
+            user_id: whose it is.
+            actor: who cancels: 1 to 64 characters.
+            reason: why, at most 500 characters.
+
+        Returns:
+            The order as it is now; None when this user has no such order in the ledger.
+
+        Raises:
+            WrongState: it is paid, expired or compensated.
+            InvalidValue: naming ``actor`` or ``reason``.
+            LedgerUnavailable: nothing was changed; call again.
+        """
+        check_actor(actor)
+        check_reason(reason)
+        now_ms = self._clock.now_ms()
+
+        async def work(connection: AsyncConnection) -> Order | None:
+            query = select_orders().where(
+                orders.c.reservation_id == reservation_id, orders.c.user_id == user_id
+            )
+            found = (await connection.execute(query)).one_or_none()
+            if found is None:
+                return None
+            sale_id = SaleId(found.sale_id)
+            await connection.execute(statements.LOCK_SALES, {"sale_ids": [sale_id]})
+            cancelled = await connection.execute(
+                statements.CANCEL_ORDER,
+                {
+                    "of_reservation_id": reservation_id,
+                    "of_user_id": user_id,
+                    "now_ms": now_ms,
+                    "because": reason or None,
+                },
+            )
+            won = cancelled.one_or_none() is not None
+            order = order_from_row((await connection.execute(query)).one())
+            if won:
+                await self._give_back(connection, order, actor=actor, at_ms=now_ms)
+            elif order.state != OrderState.CANCELLED:
+                raise WrongState(order, OrderState.CANCELLED)
+            return order
+
+        return await self._database.write(f"cancel order {reservation_id}", work)
+
+    async def _give_back(
+        self, connection: AsyncConnection, order: Order, *, actor: str, at_ms: int
+    ) -> None:
+        """Take a live order's units out of the sums and decide their release."""
+        row = (
+            await connection.execute(
+                select(orders.c.bucket, orders.c.epoch, orders.c.seq).where(
+                    orders.c.reservation_id == order.reservation_id
+                )
+            )
+        ).one()
+        await connection.execute(
+            statements.LOWER_HOLDING,
+            {
+                "of_sale_id": order.sale_id,
+                "of_user_id": order.user_id,
+                "fewer": order.quantity,
+            },
+        )
+        await connection.execute(
+            statements.CHANGE_SALE_TOTALS,
+            {
+                "of_sale_id": order.sale_id,
+                "more_sold": -order.quantity,
+                "more_stock": 0,
+                "more_version": 0,
+            },
+        )
+        # Every live order is counted by Redis in the current epoch: carrying a bucket on keeps
+        # its buyers, and a rebuild puts the live orders of all older epochs among them.
+        epoch = await connection.scalar(
+            select(func.max(epochs.c.epoch)).where(
+                statements.in_bucket(epochs, BucketId(order.sale_id, row.bucket))
+            )
+        )
+        await connection.execute(
+            statements.INSERTS[connection.dialect.name].release,
+            {
+                "reservation_id": order.reservation_id,
+                "sale_id": order.sale_id,
+                "bucket": row.bucket,
+                "r_epoch": row.epoch,
+                "r_seq": row.seq,
+                "epoch": epoch,
+                "user_id": order.user_id,
+                "units": order.quantity,
+                "state": "pending",
+                "decided_at_ms": at_ms,
+                "reason": order.state.value,
+            },
+        )
+        await connection.execute(
+            statements.ADD_ORDER_EVENT,
+            {
+                "reservation_id": order.reservation_id,
+                "from_state": OrderState.AWAITING_PAYMENT.value,
+                "to_state": order.state.value,
+                "at_ms": at_ms,
+                "actor": actor,
+                "reason": order.reason,
+            },
+        )
+
+    async def pending_releases(
+        self, releases_max: int, *, except_buckets: Collection[BucketId] = ()
+    ) -> list[PendingRelease]:
+        """The oldest releases that Redis has not confirmed.
+
+        Args:
+            releases_max: 1 to 10,000.
+            except_buckets: buckets that take no release now (fenced), so that theirs do not
+                stand in the way of the others.
+
+        Raises:
+            LedgerUnavailable: call again.
+        """
+        if not 1 <= releases_max <= RELEASES_MAX:
+            raise InvalidValue("releases_max", f"must be from 1 to {RELEASES_MAX}")
+        query = (
+            select(
+                releases.c.reservation_id,
+                releases.c.sale_id,
+                releases.c.r_epoch,
+                releases.c.bucket,
+                releases.c.r_seq,
+                releases.c.epoch,
+                releases.c.user_id,
+                releases.c.units,
+            )
+            .where(releases.c.state == "pending")
+            .order_by(releases.c.decided_at_ms, releases.c.reservation_id)
+            .limit(releases_max)
+        )
+        for bucket_id in except_buckets:
+            query = query.where(~statements.in_bucket(releases, bucket_id))
+
+        async def work(connection: AsyncConnection) -> list[PendingRelease]:
+            return [
+                PendingRelease(reservation_id, Place(*place), epoch, user_id, units)
+                for reservation_id, *place, epoch, user_id, units in await connection.execute(query)
+            ]
+
+        return await self._database.read("read the pending releases", work)
+
+    async def confirm_releases(self, done: Sequence[tuple[ReservationId, int]]) -> None:
+        """Record that Redis made these releases, each at the given ``seq`` (0: not known there).
+
+        Confirming again changes nothing, and so does confirming what a rebuild has counted.
+
+        Raises:
+            LedgerUnavailable: nothing was recorded; call again.
+        """
+        if not done:
+            return
+        now_ms = self._clock.now_ms()
+
+        async def work(connection: AsyncConnection) -> None:
+            await _lock_sales_of(connection, [reservation_id for reservation_id, _ in done])
+            parameters: list[dict[str, Any]] = [
+                {"of_reservation_id": reservation_id, "at_seq": seq, "now_ms": now_ms}
+                for reservation_id, seq in done
+            ]
+            await connection.execute(statements.CONFIRM_RELEASE, parameters)
+
+        await self._database.write(f"confirm {len(done)} releases", work)
+
+
+async def _lock_sales_of(
+    connection: AsyncConnection, reservation_ids: Sequence[ReservationId]
+) -> None:
+    sale_ids: set[int] = set()
+    for some in statements.chunks(reservation_ids):
+        result = await connection.execute(
+            select(releases.c.sale_id).where(releases.c.reservation_id.in_(some)).distinct()
+        )
+        sale_ids.update(result.scalars())
+    await connection.execute(statements.LOCK_SALES, {"sale_ids": sorted(sale_ids)})

@@ -1,0 +1,64 @@
+"""The ledger as one object: every book of it, and the port that the order worker writes to."""
+
+from collections.abc import Collection, Sequence
+
+from seckill.admission.reservation_ids import ReservationIds
+from seckill.domain.clock import Clock
+from seckill.domain.events import BucketEvent
+from seckill.domain.ids import ReservationId
+from seckill.domain.reservation import BucketId
+from seckill.ledger.auditing import AuditReading
+from seckill.ledger.engine import Database
+from seckill.ledger.epochs import EpochBook
+from seckill.ledger.orders import OrderBook
+from seckill.ledger.reading import OrderReading
+from seckill.ledger.sales import SaleBook
+from seckill.pipeline.ports import PendingRelease, PendingStockChange, WriteReport
+
+__all__ = ["SQLLedger"]
+
+
+class SQLLedger:
+    """The ledger in SQL; implements `pipeline.ports.OrderLedger`.
+
+    Attributes:
+        sales: sales and their stock.
+        orders: orders and their releases.
+        epochs: openings of buckets, for the fence.
+        reading: what buyers read.
+        audit: what the audit reads.
+    """
+
+    def __init__(self, database: Database, reservation_ids: ReservationIds, clock: Clock) -> None:
+        self._database = database
+        self.sales = SaleBook(database, clock)
+        self.orders = OrderBook(database, reservation_ids, clock)
+        self.epochs = EpochBook(database, clock)
+        self.reading = OrderReading(database)
+        self.audit = AuditReading(database)
+
+    async def dispose(self) -> None:
+        """Let what is under way finish, then close every connection. Safe to call twice."""
+        await self._database.dispose()
+
+    async def write(self, events: Sequence[BucketEvent]) -> WriteReport:
+        """See `OrderBook.write`."""
+        return await self.orders.write(events)
+
+    async def pending_releases(
+        self, releases_max: int, *, except_buckets: Collection[BucketId] = ()
+    ) -> list[PendingRelease]:
+        """See `OrderBook.pending_releases`."""
+        return await self.orders.pending_releases(releases_max, except_buckets=except_buckets)
+
+    async def confirm_releases(self, done: Sequence[tuple[ReservationId, int]]) -> None:
+        """See `OrderBook.confirm_releases`."""
+        await self.orders.confirm_releases(done)
+
+    async def pending_stock_changes(self) -> list[PendingStockChange]:
+        """See `SaleBook.pending_stock_changes`."""
+        return await self.sales.pending_stock_changes()
+
+    async def confirm_stock_change(self, change_id: str, *, applied: bool) -> None:
+        """See `SaleBook.confirm_stock_change`."""
+        await self.sales.confirm_stock_change(change_id, applied=applied)

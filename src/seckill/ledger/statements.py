@@ -1,0 +1,380 @@
+"""The statements of the ledger that keep a promise, each with its contract.
+
+Built once and reused, so that SQLAlchemy compiles each of them once per process. The vocabulary is
+the same for SQLite and PostgreSQL; only "insert unless it is there" is spelled by the dialect.
+
+Locking. Every transaction that writes to the books of a sale first takes the row of that sale
+(`LOCK_SALES`), several in the order of their ids; on SQLite it holds the write lock of the file
+anyway. So what it reads afterwards cannot change under it, and two of them cannot wait for each
+other in a circle. The WHERE clauses and CHECKs below are the second line: they hold without it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import (
+    ColumnElement,
+    Insert,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from seckill.domain.order import OrderState
+from seckill.domain.reservation import BucketId
+from seckill.ledger.tables import (
+    bucket_events,
+    collisions,
+    epochs,
+    holdings,
+    installation,
+    order_events,
+    orders,
+    releases,
+    sales,
+    stock_changes,
+)
+
+__all__ = [
+    "ADD_FIRST_ORDER_EVENTS",
+    "ADD_ORDER_EVENT",
+    "BUCKET_EVENTS_AT",
+    "CANCEL_ORDER",
+    "CHANGE_SALE_TOTALS",
+    "CONFIRM_RELEASE",
+    "EPOCHS_SINCE",
+    "INSERTS",
+    "KEYS_PER_STATEMENT_MAX",
+    "LOCK_SALES",
+    "LOWER_HOLDING",
+    "MARK_CHANGE_APPLIED",
+    "MARK_COMPENSATED",
+    "MARK_RELEASED",
+    "ORDERS_BY_ID",
+    "PLACES_OF_BUCKET_EVENTS",
+    "PLACES_OF_ORDERS",
+    "UNITS_HELD",
+    "Inserts",
+    "chunks",
+    "in_bucket",
+]
+
+_T = TypeVar("_T")
+
+KEYS_PER_STATEMENT_MAX: Final = 5_000
+"""Values in one IN list. SQLite takes 32,766 parameters in a statement, PostgreSQL 32,767."""
+
+LOCK_SALES: Final = (
+    select(
+        sales.c.sale_id,
+        sales.c.price_fen,
+        sales.c.limit_per_user,
+        sales.c.stock_units,
+        sales.c.sold_units,
+        sales.c.pay_window_ms,
+    )
+    .where(sales.c.sale_id.in_(bindparam("sale_ids", expanding=True)))
+    .order_by(sales.c.sale_id)
+    .with_for_update()
+)
+"""Take the rows of some sales, in the order of their ids, and read their totals.
+
+Args: sale_ids. Returns the rows that exist; a missing id is the caller's to notice.
+Guards: nobody else writes to the books of these sales until the transaction ends (PostgreSQL: row
+locks; SQLite: the transaction already has the file's write lock and FOR UPDATE is left out).
+Fails: lock timeout or deadlock, both retryable.
+"""
+
+EPOCHS_SINCE: Final = select(
+    epochs.c.sale_id, epochs.c.bucket, epochs.c.epoch, epochs.c.state, epochs.c.valid_to_seq
+).where(
+    epochs.c.sale_id.in_(bindparam("sale_ids", expanding=True)),
+    epochs.c.epoch >= bindparam("epoch_min"),
+)
+"""The openings of the buckets of some sales, from an epoch on; the newest is always among them.
+
+Read after `LOCK_SALES`, because carrying on and rebuilding take the same lock: whether an epoch
+still accepts a place cannot change until the transaction ends.
+"""
+
+PLACES_OF_BUCKET_EVENTS: Final = select(bucket_events.c.seq).where(
+    bucket_events.c.sale_id == bindparam("sale_id"),
+    bucket_events.c.bucket == bindparam("bucket"),
+    bucket_events.c.epoch == bindparam("epoch"),
+    bucket_events.c.seq.between(bindparam("seq_min"), bindparam("seq_max")),
+)
+"""Which places of a range are no admissions. An admission that claims one is a collision."""
+
+PLACES_OF_ORDERS: Final = select(orders.c.seq).where(
+    orders.c.sale_id == bindparam("sale_id"),
+    orders.c.bucket == bindparam("bucket"),
+    orders.c.epoch == bindparam("epoch"),
+    orders.c.seq.in_(bindparam("seqs", expanding=True)),
+)
+"""Which of some places are admissions. A release or stock change that claims one collides."""
+
+BUCKET_EVENTS_AT: Final = select(
+    bucket_events.c.seq,
+    bucket_events.c.kind,
+    bucket_events.c.units,
+    bucket_events.c.reservation_id,
+    bucket_events.c.change_id,
+).where(
+    bucket_events.c.sale_id == bindparam("sale_id"),
+    bucket_events.c.bucket == bindparam("bucket"),
+    bucket_events.c.epoch == bindparam("epoch"),
+    bucket_events.c.seq.in_(bindparam("seqs", expanding=True)),
+)
+"""What is already written at some places, to tell a repetition from a collision."""
+
+ORDERS_BY_ID: Final = select(
+    orders.c.reservation_id,
+    orders.c.sale_id,
+    orders.c.epoch,
+    orders.c.bucket,
+    orders.c.seq,
+    orders.c.user_id,
+    orders.c.quantity,
+    orders.c.attempt_id,
+).where(orders.c.reservation_id.in_(bindparam("reservation_ids", expanding=True)))
+"""What is already written under some reservation ids, to tell a repetition from a collision."""
+
+UNITS_HELD: Final = select(
+    orders.c.sale_id,
+    orders.c.user_id,
+    select(holdings.c.units)
+    .where(holdings.c.sale_id == orders.c.sale_id, holdings.c.user_id == orders.c.user_id)
+    .scalar_subquery(),
+).where(orders.c.reservation_id.in_(bindparam("reservation_ids", expanding=True)))
+"""What the buyers of some orders held before. Read under `LOCK_SALES`: it stays true to the end.
+
+A look by key for each order, on purpose: joined to the holdings of the sale, PostgreSQL would read
+all of them for every batch as long as the table has no statistics, which is the whole first minute
+of a sale.
+"""
+
+MARK_COMPENSATED: Final = (
+    update(orders)
+    .where(
+        orders.c.reservation_id == bindparam("of_reservation_id"),
+        orders.c.state == OrderState.AWAITING_PAYMENT.value,
+    )
+    .values(state=OrderState.COMPENSATED.value, reason=bindparam("because"))
+)
+"""Refuse an admission whose row was inserted earlier in the same transaction."""
+
+CHANGE_SALE_TOTALS: Final = (
+    update(sales)
+    .where(sales.c.sale_id == bindparam("of_sale_id"))
+    .values(
+        sold_units=sales.c.sold_units + bindparam("more_sold"),
+        stock_units=sales.c.stock_units + bindparam("more_stock"),
+        version=sales.c.version + bindparam("more_version"),
+    )
+)
+"""Move the totals of a sale by differences.
+
+Guards: CHECK sold_within_stock. A wrong decision above it ends in an error, not in an oversell.
+"""
+
+LOWER_HOLDING: Final = (
+    update(holdings)
+    .where(
+        holdings.c.sale_id == bindparam("of_sale_id"), holdings.c.user_id == bindparam("of_user_id")
+    )
+    .values(units=holdings.c.units - bindparam("fewer"))
+)
+"""Take units from what a user holds. Guards: CHECK not_negative."""
+
+CANCEL_ORDER: Final = (
+    update(orders)
+    .where(
+        orders.c.reservation_id == bindparam("of_reservation_id"),
+        orders.c.user_id == bindparam("of_user_id"),
+        orders.c.state == OrderState.AWAITING_PAYMENT.value,
+    )
+    .values(
+        state=OrderState.CANCELLED.value,
+        state_changed_at_ms=bindparam("now_ms"),
+        reason=bindparam("because"),
+    )
+    .returning(orders.c.sale_id)
+)
+"""Cancel an order that awaits its payment.
+
+Returns one row when this call cancelled it, none when somebody else has moved it before.
+Guards: paying, cancelling and expiring race on this one row, and only the one that finds it still
+awaiting payment wins; the winner alone writes the release.
+"""
+
+MARK_RELEASED: Final = (
+    update(releases)
+    .where(
+        releases.c.reservation_id == bindparam("of_reservation_id"), releases.c.state == "pending"
+    )
+    .values(state="done", release_seq=bindparam("at_seq"), done_at_ms=bindparam("now_ms"))
+)
+"""Redis has made a release, at a place of its own. A release that a rebuild counted stays so."""
+
+CONFIRM_RELEASE: Final = (
+    update(releases)
+    .where(
+        releases.c.reservation_id == bindparam("of_reservation_id"), releases.c.state == "pending"
+    )
+    .values(
+        state="done",
+        release_seq=func.nullif(bindparam("at_seq"), 0),
+        done_at_ms=bindparam("now_ms"),
+    )
+)
+"""As `MARK_RELEASED`, by the releaser's own word; seq 0 means that Redis had nothing to release."""
+
+MARK_CHANGE_APPLIED: Final = (
+    update(stock_changes)
+    .where(stock_changes.c.change_id == bindparam("of_change_id"))
+    .values(
+        state="applied",
+        decided_at_ms=func.coalesce(stock_changes.c.decided_at_ms, bindparam("now_ms")),
+        counted_at_ms=func.coalesce(stock_changes.c.counted_at_ms, bindparam("now_ms")),
+    )
+)
+"""Redis has applied a stock change: its event is the proof, whatever was confirmed before.
+
+Guards: counted_at_ms is set once; who finds it empty under `LOCK_SALES` moves sales.stock_units.
+"""
+
+ADD_FIRST_ORDER_EVENTS: Final = insert(order_events).from_select(
+    ["reservation_id", "from_state", "to_state", "at_ms", "actor", "reason"],
+    select(
+        orders.c.reservation_id,
+        literal(OrderState.QUEUED.value),
+        orders.c.state,
+        orders.c.created_at_ms,
+        bindparam("by_actor", type_=Text),
+        orders.c.reason,
+    ).where(orders.c.reservation_id.in_(bindparam("reservation_ids", expanding=True))),
+)
+"""Record how orders came to be, out of their own rows: one statement for a whole batch."""
+
+ADD_ORDER_EVENT: Final = insert(order_events)
+"""Record a move of an order, in the transaction that makes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inserts:
+    """The inserts that say "unless it is there", as one dialect spells them.
+
+    Those with RETURNING return only what was inserted now: what is missing was there before, and
+    the caller must find out as what.
+
+    Attributes:
+        order: unless the reservation id or the place is taken. Returns reservation_id.
+        bucket_event: unless the place is taken. Returns the place.
+        collision: unless this very event was recorded. Returns place and content_hash.
+        release: unless one is recorded for the reservation: a unit comes back once.
+        sale: unless a sale of the goods is open (partial unique index). Returns sale_id.
+        stock_change: unless the change id is taken. Returns change_id.
+        installation: unless the name has a value: the first process that starts decides.
+        holdings: adds the units of new orders to what their users hold. Guards: CHECK within_limit.
+    """
+
+    order: Insert
+    bucket_event: Insert
+    collision: Insert
+    release: Insert
+    sale: Insert
+    stock_change: Insert
+    installation: Insert
+    holdings: Insert
+
+
+_HOLDING_COLUMNS: Final = ["sale_id", "user_id", "units", "limit_units"]
+
+_UNITS_ORDERED: Final[Select[Any, Any, Any, Any]] = (
+    select(
+        orders.c.sale_id,
+        orders.c.user_id,
+        func.sum(orders.c.quantity),
+        func.max(sales.c.limit_per_user),
+    )
+    .join(sales, sales.c.sale_id == orders.c.sale_id)
+    .where(orders.c.reservation_id.in_(bindparam("reservation_ids", expanding=True)))
+    .group_by(orders.c.sale_id, orders.c.user_id)
+)
+
+
+def _sqlite_inserts() -> Inserts:
+    def fresh(table: Table) -> Insert:
+        return sqlite.insert(table).on_conflict_do_nothing()
+
+    added = sqlite.insert(holdings).from_select(_HOLDING_COLUMNS, _UNITS_ORDERED)
+    return _inserts(
+        fresh,
+        added.on_conflict_do_update(
+            index_elements=[holdings.c.sale_id, holdings.c.user_id],
+            set_={"units": holdings.c.units + added.excluded.units},
+        ),
+    )
+
+
+def _postgresql_inserts() -> Inserts:
+    def fresh(table: Table) -> Insert:
+        return postgresql.insert(table).on_conflict_do_nothing()
+
+    added = postgresql.insert(holdings).from_select(_HOLDING_COLUMNS, _UNITS_ORDERED)
+    return _inserts(
+        fresh,
+        added.on_conflict_do_update(
+            index_elements=[holdings.c.sale_id, holdings.c.user_id],
+            set_={"units": holdings.c.units + added.excluded.units},
+        ),
+    )
+
+
+def _inserts(fresh: Any, added: Insert) -> Inserts:
+    return Inserts(
+        order=fresh(orders).returning(orders.c.reservation_id),
+        bucket_event=fresh(bucket_events).returning(
+            bucket_events.c.sale_id,
+            bucket_events.c.epoch,
+            bucket_events.c.bucket,
+            bucket_events.c.seq,
+        ),
+        collision=fresh(collisions).returning(
+            collisions.c.sale_id,
+            collisions.c.epoch,
+            collisions.c.bucket,
+            collisions.c.seq,
+            collisions.c.content_hash,
+        ),
+        release=fresh(releases),
+        sale=fresh(sales).returning(sales.c.sale_id),
+        stock_change=fresh(stock_changes).returning(stock_changes.c.change_id),
+        installation=fresh(installation),
+        holdings=added,
+    )
+
+
+INSERTS: Final = {"sqlite": _sqlite_inserts(), "postgresql": _postgresql_inserts()}
+"""By the name of the dialect of a connection."""
+
+
+def in_bucket(table: Table, bucket_id: BucketId) -> ColumnElement[bool]:
+    """The rows of one bucket, in a table that has sale_id and bucket."""
+    return (table.c.sale_id == bucket_id.sale_id) & (table.c.bucket == bucket_id.bucket)
+
+
+def chunks(values: Sequence[_T]) -> list[Sequence[_T]]:
+    """The values in pieces that fit into one statement."""
+    return [
+        values[at : at + KEYS_PER_STATEMENT_MAX]
+        for at in range(0, len(values), KEYS_PER_STATEMENT_MAX)
+    ]
