@@ -5,7 +5,6 @@ running sale raises no false alarm, stands in `seckill.audit.audit`.
 """
 
 from seckill.audit.audit import AuditOptions, run_audit
-from seckill.audit.books import SQLAuditLedger
 from seckill.audit.collect import BucketReader
 from seckill.audit.report import AuditReport, Finding, Kind, Promise, Subject
 
@@ -16,7 +15,6 @@ __all__ = [
     "Finding",
     "Kind",
     "Promise",
-    "SQLAuditLedger",
     "Subject",
     "run_audit",
 ]

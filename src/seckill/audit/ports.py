@@ -7,11 +7,9 @@ methods ask for a few places as they are *now*: a suspect is looked at again wit
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from typing import Protocol
 
-from seckill.domain.ids import ReservationId, SaleId, UserId
-from seckill.domain.order import HOLDING_STATES, OrderState
+from seckill.domain.ids import ReservationId, SaleId
 from seckill.domain.reservation import BucketId, Place
 from seckill.domain.sale import Sale
 from seckill.ledger.auditing import (
@@ -24,6 +22,7 @@ from seckill.ledger.auditing import (
     SaleSums,
 )
 from seckill.ledger.epochs import EpochRow
+from seckill.ledger.looks import WrittenOrder, WrittenPlace
 
 __all__ = [
     "AuditBooks",
@@ -39,40 +38,6 @@ __all__ = [
     "WrittenOrder",
     "WrittenPlace",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenOrder:
-    """An order as it is now, with what was decided about its units.
-
-    Attributes:
-        release_epoch: the epoch in which the pending release of its units is valid; None when no
-            release is pending.
-    """
-
-    reservation_id: ReservationId
-    user_id: UserId
-    quantity: int
-    state: OrderState
-    release_epoch: int | None
-
-    @property
-    def live(self) -> bool:
-        """Whether it holds its units."""
-        return self.state in HOLDING_STATES
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenPlace:
-    """What the ledger has at a place now.
-
-    Attributes:
-        kind: ``admission``, ``release`` or ``stock``.
-        order: with an admission, the order; None when only a collision is recorded there.
-    """
-
-    kind: str
-    order: WrittenOrder | None
 
 
 class AuditBooks(Protocol):

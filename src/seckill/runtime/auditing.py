@@ -1,9 +1,9 @@
 """The audit, joined to the stores."""
 
 from seckill.audit.audit import run_audit
-from seckill.audit.books import SQLAuditLedger
 from seckill.audit.collect import BucketReader
 from seckill.audit.report import AuditReport
+from seckill.ledger.looks import SQLAuditLedger
 from seckill.runtime.bootstrap import Stores
 
 __all__ = ["audit"]

@@ -23,7 +23,6 @@ from seckill.audit import (
     BucketReader,
     Finding,
     Kind,
-    SQLAuditLedger,
     run_audit,
 )
 from seckill.domain.clock import SystemClock
@@ -33,6 +32,7 @@ from seckill.domain.reservation import BucketId, Place
 from seckill.domain.sale import NewSale, Sale
 from seckill.ledger import Database, LedgerOptions, SQLLedger, ensure_schema
 from seckill.ledger.fence import LedgerFence
+from seckill.ledger.looks import SQLAuditLedger
 from seckill.pipeline.direct import DirectChannel
 from seckill.pipeline.ports import WriteReport
 from seckill.pipeline.sweep import Sweep

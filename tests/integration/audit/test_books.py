@@ -9,10 +9,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from contract.ledger.kit import ID_KEY, HandClock, Shop, open_shop
 from seckill.admission.reservation_ids import ReservationIds
-from seckill.audit import SQLAuditLedger
 from seckill.audit.ports import WrittenOrder, WrittenPlace
 from seckill.domain.order import OrderState
 from seckill.ledger import Database, LedgerOptions, SQLLedger, ensure_schema
+from seckill.ledger.looks import SQLAuditLedger
 from seckill.ledger.tables import collisions
 from services.postgres import postgres_server
 

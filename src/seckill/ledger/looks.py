@@ -1,4 +1,4 @@
-"""The ledger's side of the audit in SQL: the snapshot of the ledger's room, and targeted looks.
+"""What the audit reads: the books at one instant, and a few places as they are now.
 
 The snapshot (`AuditReading`) is what the audit counts on. The looks below each are a read of their
 own and see what is committed at that moment, which is what a suspect must be compared with.
@@ -7,23 +7,58 @@ own and see what is committed at that moment, which is what a suspect must be co
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import ColumnElement, Table, select, union
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from seckill.audit.ports import AuditBooks, WrittenOrder, WrittenPlace
-from seckill.domain.ids import ReservationId
-from seckill.domain.order import OrderState
+from seckill.domain.ids import ReservationId, UserId
+from seckill.domain.order import HOLDING_STATES, OrderState
 from seckill.domain.reservation import BucketId, Place
-from seckill.ledger.auditing import AuditReading
+from seckill.ledger import statements
+from seckill.ledger.auditing import AuditReading, Books
 from seckill.ledger.engine import Database
 from seckill.ledger.tables import bucket_events, collisions, orders, releases
 
-__all__ = ["PLACES_MAX", "SQLAuditLedger"]
+__all__ = ["PLACES_MAX", "SQLAuditLedger", "WrittenOrder", "WrittenPlace"]
 
 PLACES_MAX: Final = 1_000
 _ROWS_MAX: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenOrder:
+    """An order as it is now, with what was decided about its units.
+
+    Attributes:
+        release_epoch: the epoch in which the pending release of its units is valid; None when no
+            release is pending.
+    """
+
+    reservation_id: ReservationId
+    user_id: UserId
+    quantity: int
+    state: OrderState
+    release_epoch: int | None
+
+    @property
+    def live(self) -> bool:
+        """Whether it holds its units."""
+        return self.state in HOLDING_STATES
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPlace:
+    """What the ledger has at a place now.
+
+    Attributes:
+        kind: ``admission``, ``release`` or ``stock``.
+        order: with an admission, the order; None when only a collision is recorded there.
+    """
+
+    kind: str
+    order: WrittenOrder | None
 
 
 class SQLAuditLedger:
@@ -33,7 +68,7 @@ class SQLAuditLedger:
         self._database = database
         self._reading = AuditReading(database)
 
-    def books(self) -> AbstractAsyncContextManager[AuditBooks]:
+    def books(self) -> AbstractAsyncContextManager[Books]:
         """See `AuditLedger.books`."""
         return self._reading.books()
 
@@ -101,11 +136,7 @@ class SQLAuditLedger:
 
 
 def _in_epoch(table: Table, bucket_id: BucketId, epoch: int) -> ColumnElement[bool]:
-    return (
-        (table.c.sale_id == bucket_id.sale_id)
-        & (table.c.bucket == bucket_id.bucket)
-        & (table.c.epoch == epoch)
-    )
+    return statements.in_bucket(table, bucket_id) & (table.c.epoch == epoch)
 
 
 def _by_epoch(places: Iterable[Place]) -> Iterable[tuple[BucketId, int, list[int]]]:
