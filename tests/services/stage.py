@@ -211,6 +211,7 @@ class MemoryFenceLedger:
     epochs: dict[BucketId, CurrentEpoch] = field(default_factory=dict)
     written: dict[tuple[BucketId, int], dict[int, BucketEvent]] = field(default_factory=dict)
     valid_to: dict[tuple[BucketId, int], int] = field(default_factory=dict)
+    folders: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for sale in self.held_sales:
@@ -244,6 +245,15 @@ class MemoryFenceLedger:
 
     async def current_epochs(self) -> Sequence[CurrentEpoch]:
         return list(self.epochs.values())
+
+    async def begin_opening(self, bucket_id: BucketId, epoch: int) -> bool:
+        assert self.epochs[bucket_id].epoch == epoch
+        first = not self.epochs[bucket_id].begun
+        self.epochs[bucket_id] = replace(self.epochs[bucket_id], begun=True)
+        return first
+
+    async def mark_folders(self, bucket_id: BucketId, epoch: int) -> list[str]:
+        return self.folders
 
     async def mark_open(self, bucket_id: BucketId, epoch: int) -> None:
         if self.epochs[bucket_id].epoch == epoch:

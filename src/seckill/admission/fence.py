@@ -8,7 +8,7 @@ Source: rules 3 to 8 of the fence, docs/concepts.md.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,7 +22,7 @@ from seckill.admission.bucket import Buckets, BucketView, Holding
 from seckill.admission.catalogue import publish
 from seckill.admission.errors import BucketFenced
 from seckill.admission.keys import Keys
-from seckill.admission.marks import read_marks
+from seckill.admission.marks import folder_id, read_marks
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.admission.scripts import Status, unavailable
 from seckill.domain.clock import Clock
@@ -64,6 +64,7 @@ class CurrentEpoch:
     Attributes:
         put_units: units put into the bucket when this epoch opened it.
         by_rebuild: it was made by a rebuild, whose staged buyers only that rebuild knows.
+        begun: opening it in Redis was begun before, so a bucket that is missing may be a lost one.
     """
 
     bucket_id: BucketId
@@ -71,6 +72,7 @@ class CurrentEpoch:
     state: EpochState
     put_units: int
     by_rebuild: bool
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,16 @@ class FenceLedger(Protocol):
         """The newest epoch of each bucket."""
         ...
 
+    async def begin_opening(self, bucket_id: BucketId, epoch: int) -> bool:
+        """Redis is about to open the bucket under this epoch; False when that was begun before."""
+        ...
+
     async def mark_open(self, bucket_id: BucketId, epoch: int) -> None:
         """Redis has opened the bucket under this epoch."""
+        ...
+
+    async def mark_folders(self, bucket_id: BucketId, epoch: int) -> Collection[str]:
+        """The folders of marks whose web processes may have acknowledged something of an epoch."""
         ...
 
     async def known_seq(self, bucket_id: BucketId, epoch: int) -> int:
@@ -126,6 +136,10 @@ class Verdict(StrEnum):
     REOPENED = "reopened"
     WAITING = "waiting"
     """A web process may still get a reply from before: judged at the next look."""
+
+    MARKS_ELSEWHERE = "marks_elsewhere"
+    """Web processes of another host have marks that cannot be read here: left alone here."""
+
     NEEDS_REBUILD = "needs_rebuild"
 
 
@@ -135,6 +149,8 @@ class Rebuild:
 
     Attributes:
         lost: reservations that were acknowledged to a buyer and are in no log any more.
+        marks_complete: False when other hosts have marks that could not be read here, so that more
+            may be lost than is named.
         fenced_ms: from the start of the rebuild to the opening.
     """
 
@@ -145,6 +161,7 @@ class Rebuild:
     held_units: int
     buyers: int
     lost: Sequence[ReservationId]
+    marks_complete: bool
     fenced_ms: int
 
 
@@ -220,6 +237,11 @@ class FenceKeeper:
                 _log.error(
                     "bucket lost data and stays closed: run `seckill rebuild`", bucket=bucket_id
                 )
+            elif verdict is Verdict.MARKS_ELSEWHERE:
+                _log.warning(
+                    "bucket is left alone: another host has marks of it that cannot be read here",
+                    bucket=bucket_id,
+                )
             else:
                 _log.info("bucket", bucket=bucket_id, verdict=verdict)
         self._reported[bucket_id] = verdict
@@ -246,17 +268,29 @@ class FenceKeeper:
             return Verdict.REOPENED
         if current.by_rebuild:
             return Verdict.NEEDS_REBUILD
-        if view.epoch == epoch - 1 and epoch > 1:
-            if view.status not in {Status.OK, Status.SERVER}:
-                return Verdict.NEEDS_REBUILD
+        if view.epoch == epoch - 1 and epoch > 1 and view.status in {Status.OK, Status.SERVER}:
             # Judged again: since the ledger closed that epoch Redis may have gone back once more.
             return await self._go_on(sale, view, bucket_id, to_epoch=epoch)
-        if view.status is Status.MISSING and epoch == 1 and await self._untouched(bucket_id):
-            opened = await self._buckets.open(sale, bucket_id, epoch, current.put_units)
-            if opened is Status.OK:  # or else what is left of it has this epoch already
-                await self._ledger.mark_open(bucket_id, epoch)
-                return Verdict.REOPENED
+        if view.status is Status.MISSING and epoch == 1:
+            return await self._open_first(sale, current)
         return Verdict.NEEDS_REBUILD
+
+    async def _open_first(self, sale: Sale, current: CurrentEpoch) -> Verdict:
+        """Open a bucket that is not there: because it never was, or because it is lost?"""
+        bucket_id, epoch = current.bucket_id, current.epoch
+        if current.begun or not await self._ledger.begin_opening(bucket_id, epoch):
+            # Somebody opens it just now, or it was open for a moment and is lost.
+            if not await self._all_marks_here(bucket_id, epoch):
+                return Verdict.MARKS_ELSEWHERE
+            if not await self._untouched(bucket_id):
+                return Verdict.NEEDS_REBUILD
+        if await self._buckets.open(sale, bucket_id, epoch, current.put_units) is not Status.OK:
+            # Another keeper was faster; or only a rest of the bucket is there, which has the epoch.
+            view = await self._buckets.look(bucket_id)
+            if view.status is not Status.OK:
+                return Verdict.NEEDS_REBUILD
+        await self._ledger.mark_open(bucket_id, epoch)
+        return Verdict.REOPENED
 
     async def _untouched(self, bucket_id: BucketId) -> bool:
         """Whether nobody was ever admitted from a bucket: then it was not lost, but never there."""
@@ -272,6 +306,16 @@ class FenceKeeper:
             ),
             default=0,
         )
+
+    async def _all_marks_here(self, bucket_id: BucketId, epoch: int) -> bool:
+        """Whether the marks of every web process that may have acknowledged can be read here.
+
+        A keeper that cannot see them all must not judge: what it does not know of would be lost
+        without a word. That is so for a command that is typed on another machine, or in a folder
+        that is not the service's.
+        """
+        folders = await self._ledger.mark_folders(bucket_id, epoch)
+        return set(folders) <= {folder_id(self._marks_folder)}
 
     async def _behind(self, bucket_id: BucketId, epoch: int, seq: int) -> bool:
         """Whether a buyer who was told, or the ledger, knows of a later change than Redis does."""
@@ -299,6 +343,8 @@ class FenceKeeper:
             view: the bucket as it was judged.
             to_epoch: the epoch that the ledger has made for it; None: it has to make one.
         """
+        if not await self._all_marks_here(bucket_id, view.epoch):
+            return Verdict.MARKS_ELSEWHERE
         if not self._quiet(bucket_id, view.epoch):
             return Verdict.WAITING
         if await self._behind(bucket_id, view.epoch, view.seq):
@@ -325,6 +371,8 @@ class FenceKeeper:
         started_ms = self._clock.monotonic_ms()
         await self._buckets.fence_off(bucket_id)
         before = await self._buckets.look(bucket_id)
+        newest = self._epochs.get(bucket_id, before.epoch)
+        marks_complete = await self._all_marks_here(bucket_id, newest)
         epochs = {
             mark.epoch for mark in read_marks(self._marks_folder) if mark.bucket_id == bucket_id
         }
@@ -360,6 +408,7 @@ class FenceKeeper:
             sum(h.quantity for _, holdings in plan.buyers for h in holdings),
             len(plan.buyers),
             self._ids.encode_many(lost) if lost else [],
+            marks_complete,
             int(self._clock.monotonic_ms() - started_ms),
         )
         _log.warning("bucket rebuilt", before=before.status.name.lower(), statement=statement)

@@ -16,6 +16,7 @@ import mmap
 import os
 import struct
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +26,10 @@ from typing import Final, Self
 from seckill.domain.ids import SaleId
 from seckill.domain.reservation import BucketId
 
-__all__ = ["ENTRIES_MAX", "Mark", "MarkWriter", "read_marks"]
+__all__ = ["ENTRIES_MAX", "Mark", "MarkWriter", "folder_id", "make_folder_id", "read_marks"]
 
 ENTRIES_MAX: Final = 4096
+_ID_FILE: Final = "folder-id"
 _MAGIC: Final = b"SECKMARK"
 _HEADER_BYTES: Final = 64
 _LOCK_WAIT_S: Final = 1.0
@@ -148,6 +150,28 @@ class MarkWriter:
         """The mark of this slot: what this process, or one before it, has acknowledged."""
         known = self._offsets.get((bucket_id, epoch))
         return 0 if known is None else int(_U64.unpack_from(self._map, known + _SEQ_AT)[0])
+
+
+def make_folder_id(folder: Path) -> str:
+    """The name of a folder of marks, drawn once: under it web processes register in the ledger."""
+    folder.mkdir(parents=True, exist_ok=True)
+    known = folder_id(folder)
+    if known is not None:
+        return known
+    drawn = folder / f".{uuid.uuid4().hex}"
+    drawn.write_text(uuid.uuid4().hex, encoding="ascii")
+    with contextlib.suppress(FileExistsError):
+        (folder / _ID_FILE).hardlink_to(drawn)  # whole or not at all, and never over another one
+    drawn.unlink()
+    return (folder / _ID_FILE).read_text(encoding="ascii")
+
+
+def folder_id(folder: Path) -> str | None:
+    """The name of a folder of marks; None when no web process ever kept its marks there."""
+    try:
+        return (folder / _ID_FILE).read_text(encoding="ascii")
+    except FileNotFoundError:
+        return None
 
 
 def read_marks(folder: Path) -> Iterator[Mark]:

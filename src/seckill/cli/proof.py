@@ -65,6 +65,8 @@ def rebuild(
             f" {row['fenced_ms']} ms, {row['remaining']} units left, {row['held']} held by"
             f" {row['buyers']} buyers, {len(row['lost'])} acknowledged purchases lost"
         )
+        if not row["marks_complete"]:
+            typer.echo("  other hosts have marks that cannot be read here: more may be lost")
         for reservation_id in row["lost"]:
             typer.echo(f"  lost {reservation_id}")
 
@@ -80,5 +82,6 @@ def _statement(done: "Rebuild") -> dict[str, Any]:
         "remaining": done.put_units - done.held_units,
         "buyers": done.buyers,
         "lost": list(done.lost),
+        "marks_complete": done.marks_complete,
         "fenced_ms": done.fenced_ms,
     }

@@ -223,6 +223,7 @@ class Books:
                 epochs.c.origin,
                 epochs.c.opening_units,
                 epochs.c.valid_to_seq,
+                epochs.c.opened_at_ms,
             )
             .where(epochs.c.sale_id == sale_id)
             .order_by(epochs.c.bucket, epochs.c.epoch)

@@ -56,6 +56,7 @@ class EpochRow:
         opening_units: units put into the bucket when it was opened, those that buyers held
             included; 0 when it was carried on, since it kept what it had.
         valid_to_seq: last seq that belongs to the epoch; None while it goes on.
+        opened_at_ms: when opening it in Redis was begun; None before that.
     """
 
     sale_id: SaleId
@@ -65,6 +66,7 @@ class EpochRow:
     origin: str
     opening_units: int
     valid_to_seq: int | None
+    opened_at_ms: int | None
 
     @property
     def bucket_id(self) -> BucketId:
@@ -109,6 +111,25 @@ class EpochBook:
 
         return await self._database.read("read the current epochs", work)
 
+    async def begin_opening(self, bucket_id: BucketId, epoch: int) -> bool:
+        """Record that Redis is about to open the bucket under this epoch; True the first time."""
+        now_ms = self._clock.now_ms()
+
+        async def work(connection: AsyncConnection) -> bool:
+            begun = await connection.execute(
+                update(epochs)
+                .where(
+                    statements.in_bucket(epochs, bucket_id),
+                    epochs.c.epoch == epoch,
+                    epochs.c.opened_at_ms.is_(None),
+                )
+                .values(opened_at_ms=now_ms)
+                .returning(epochs.c.epoch)
+            )
+            return begun.one_or_none() is not None
+
+        return await self._database.write(f"begin to open {bucket_id} under epoch {epoch}", work)
+
     async def mark_open(self, bucket_id: BucketId, epoch: int) -> None:
         """Record that Redis has opened the bucket under this epoch. Twice is as good as once.
 
@@ -125,7 +146,7 @@ class EpochBook:
                 await connection.execute(
                     update(epochs)
                     .where(statements.in_bucket(epochs, bucket_id), epochs.c.epoch == epoch)
-                    .values(state="open", opened_at_ms=now_ms)
+                    .values(state="open", opened_at_ms=func.coalesce(epochs.c.opened_at_ms, now_ms))
                 )
 
         await self._database.write(f"open {bucket_id} under epoch {epoch}", work)
@@ -306,6 +327,7 @@ _CURRENT_EPOCHS: Final = (
         epochs.c.origin,
         epochs.c.opening_units,
         epochs.c.valid_to_seq,
+        epochs.c.opened_at_ms,
     )
     .join(
         _NEWEST,

@@ -28,9 +28,18 @@ class LedgerFence:
                 state=EpochState(row.state),
                 put_units=row.opening_units,
                 by_rebuild=row.origin == "rebuilt",
+                begun=row.opened_at_ms is not None,
             )
             for row in await self._ledger.epochs.current_epochs()
         ]
+
+    async def begin_opening(self, bucket_id: BucketId, epoch: int) -> bool:
+        """Redis is about to open the bucket under this epoch; False when that was begun before."""
+        return await self._ledger.epochs.begin_opening(bucket_id, epoch)
+
+    async def mark_folders(self, bucket_id: BucketId, epoch: int) -> list[str]:
+        """The folders of marks whose web processes may have acknowledged something of an epoch."""
+        return await self._ledger.mark_folders.of_epoch(bucket_id, epoch)
 
     async def mark_open(self, bucket_id: BucketId, epoch: int) -> None:
         """Redis has opened the bucket under this epoch."""

@@ -10,6 +10,7 @@ from seckill.domain.reservation import BucketId
 from seckill.ledger.auditing import AuditReading
 from seckill.ledger.engine import Database
 from seckill.ledger.epochs import EpochBook
+from seckill.ledger.mark_folders import MarkFolders
 from seckill.ledger.orders import OrderBook
 from seckill.ledger.reading import OrderReading
 from seckill.ledger.sales import SaleBook
@@ -25,6 +26,7 @@ class SQLLedger:
         sales: sales and their stock.
         orders: orders and their releases.
         epochs: openings of buckets, for the fence.
+        mark_folders: where web processes keep their marks, for the fence.
         reading: what buyers read.
         audit: what the audit reads.
     """
@@ -34,6 +36,7 @@ class SQLLedger:
         self.sales = SaleBook(database, clock)
         self.orders = OrderBook(database, reservation_ids, clock)
         self.epochs = EpochBook(database, clock)
+        self.mark_folders = MarkFolders(database, clock)
         self.reading = OrderReading(database)
         self.audit = AuditReading(database)
 

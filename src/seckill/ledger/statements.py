@@ -36,6 +36,7 @@ from seckill.ledger.tables import (
     epochs,
     holdings,
     installation,
+    mark_folders,
     order_events,
     orders,
     releases,
@@ -283,6 +284,7 @@ class Inserts:
         sale: unless a sale of the goods is open (partial unique index). Returns sale_id.
         stock_change: unless the change id is taken. Returns change_id.
         installation: unless the name has a value: the first process that starts decides.
+        mark_folder: unless it is registered.
         holdings: adds the units of new orders to what their users hold. Guards: CHECK within_limit.
     """
 
@@ -293,6 +295,7 @@ class Inserts:
     sale: Insert
     stock_change: Insert
     installation: Insert
+    mark_folder: Insert
     holdings: Insert
 
 
@@ -359,6 +362,7 @@ def _inserts(fresh: Any, added: Insert) -> Inserts:
         sale=fresh(sales).returning(sales.c.sale_id),
         stock_change=fresh(stock_changes).returning(stock_changes.c.change_id),
         installation=fresh(installation),
+        mark_folder=fresh(mark_folders),
         holdings=added,
     )
 

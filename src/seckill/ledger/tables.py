@@ -146,6 +146,19 @@ epochs = Table(
 counted: a rebuild has counted what was written; nothing more is accepted.
 """
 
+mark_folders = Table(
+    "mark_folders",
+    metadata,
+    Column("folder_id", _key_text(32), nullable=False),
+    Column("host", Text, nullable=False),
+    Column("first_seen_ms", BigInteger, nullable=False),
+    Column("last_seen_ms", BigInteger, nullable=False),
+    PrimaryKeyConstraint("folder_id"),
+)
+"""Where web processes keep their acknowledged marks: one folder a data directory. A keeper that
+cannot read all of them must not judge a bucket.
+"""
+
 orders = Table(
     "orders",
     metadata,

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -13,7 +14,8 @@ import structlog
 from seckill.admission.errors import StockUnavailable
 from seckill.admission.fence import Verdict
 from seckill.admission.gate import AdmissionGate
-from seckill.admission.marks import MarkWriter
+from seckill.admission.marks import MarkWriter, make_folder_id
+from seckill.ledger.mark_folders import SEEN_EVERY_MS
 from seckill.pipeline.direct import DirectChannel
 from seckill.pipeline.errors import ChannelUnavailable, LedgerAway
 from seckill.pipeline.sweep import Sweep
@@ -142,6 +144,12 @@ async def _web(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Ev
                 observer=AdmissionMetrics(metrics),
             )
         )
+        here = make_folder_id(settings.data.marks)
+
+        async def seen() -> None:
+            await stores.ledger.mark_folders.seen(here, socket.gethostname())
+
+        await seen()  # before anybody is admitted: the fence must know where the marks are
         with contextlib.suppress(StockUnavailable):
             await gate.catalogue.refresh()
         watch = StoreWatch(stores, gate)
@@ -164,7 +172,12 @@ async def _web(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Ev
                 ),
             )
         )
-        await stack.enter_async_context(_background(watch.run(), collect_when_idle()))
+        await stack.enter_async_context(_background(
+                watch.run(),
+                collect_when_idle(),
+                _again("register the marks", SEEN_EVERY_MS / 1000, seen),
+            )
+        )
         settle_after_start()
         report_ready()
         await serve(

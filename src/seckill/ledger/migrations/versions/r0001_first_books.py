@@ -39,6 +39,7 @@ def downgrade() -> None:
         "bucket_events",
         "holdings",
         "orders",
+        "mark_folders",
         "epochs",
         "sales",
         "installation",
@@ -120,6 +121,14 @@ def _create_sales() -> None:
             "valid_to_seq IS NULL OR valid_to_seq >= 0", name=op.f("ck_epochs_valid_to_seq")
         ),
         sa.PrimaryKeyConstraint("sale_id", "bucket", "epoch", name=op.f("pk_epochs")),
+    )
+    op.create_table(
+        "mark_folders",
+        sa.Column("folder_id", _key(32), nullable=False),
+        sa.Column("host", sa.Text(), nullable=False),
+        sa.Column("first_seen_ms", sa.BigInteger(), nullable=False),
+        sa.Column("last_seen_ms", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("folder_id", name=op.f("pk_mark_folders")),
     )
 
 
