@@ -33,7 +33,7 @@ from seckill.admission.scripts import ADMIT, Scripts, Status
 from seckill.domain.clock import Clock
 from seckill.domain.ids import AttemptId, ReservationId, UserId
 from seckill.domain.outcomes import Outcome
-from seckill.domain.reservation import BucketId, Place
+from seckill.domain.reservation import BucketId
 
 __all__ = ["Batcher", "Request"]
 
@@ -279,20 +279,13 @@ class Batcher:
 
     def _answer(self, batch: list[Request], reply: list[Any]) -> None:
         assert len(reply) == _HEAD + _ANSWER * len(batch), "one answer for each request"
-        sale_id, bucket = self._bucket_id.sale_id, self._bucket_id.bucket
-        places = [
-            Place(sale_id, reply[at + 1], bucket, reply[at + 2])
-            for at in range(_HEAD, len(reply), _ANSWER)
-            if reply[at + 1]
-        ]
-        reservation_ids = iter(self._ids.encode_many(places)) if places else iter(())
-        for number, one in enumerate(batch):
-            code, epoch, _, n = reply[_HEAD + _ANSWER * number : _HEAD + _ANSWER * (number + 1)]
-            one.answer(
-                self._decision(
-                    _OUTCOMES[code], next(reservation_ids) if epoch else None, n, reply[1]
-                )
-            )
+        codes, epochs, seqs, ns = (reply[_HEAD + at :: _ANSWER] for at in range(_ANSWER))
+        reserved = [(epoch, seq) for epoch, seq in zip(epochs, seqs, strict=True) if epoch]
+        ids = self._ids.encode_in_bucket(self._bucket_id, reserved) if reserved else []
+        next_id = iter(ids).__next__
+        now_ms = reply[1]
+        for one, code, epoch, n in zip(batch, codes, epochs, ns, strict=True):
+            one.answer(self._decision(_OUTCOMES[code], next_id() if epoch else None, n, now_ms))
 
     def _decision(
         self, outcome: Outcome, reservation_id: ReservationId | None, n: int, now_ms: int

@@ -5,7 +5,7 @@ from typing import Final
 
 __all__ = ["BATCH_ENTRIES_CAP", "Bounds"]
 
-BATCH_ENTRIES_CAP: Final = 1024
+BATCH_ENTRIES_CAP: Final = 512
 """What admit.lua takes at most in one call, whatever the setting says. 1,024 newcomers take about
 3.5 ms of Redis' time and 1,024 buyers who come again about 5; the default of 512 half of that."""
 

@@ -1,6 +1,6 @@
 """What the gate answers to one purchase request."""
 
-from dataclasses import dataclass
+import msgspec
 
 from seckill.domain.ids import ReservationId
 from seckill.domain.outcomes import Outcome
@@ -8,9 +8,8 @@ from seckill.domain.outcomes import Outcome
 __all__ = ["Decision"]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The answer to one purchase request.
+class Decision(msgspec.Struct, frozen=True, gc=False):
+    """The answer to one purchase request. A Struct, since one is made for each: ten times cheaper.
 
     Attributes:
         outcome: what was decided.

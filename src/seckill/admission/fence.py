@@ -210,7 +210,6 @@ class FenceKeeper:
         # Read after the epochs: every epoch has its sale then.
         sales = {sale.sale_id: sale for sale in await self._ledger.sales()}
         self._epochs = {current.bucket_id: current.epoch for current in epochs}
-        await publish(self._redis, self._keys, [s for s in sales.values() if not s.closed])
         verdicts: dict[BucketId, Verdict] = {}
         for current in epochs:
             sale = sales[current.bucket_id.sale_id]
@@ -218,6 +217,8 @@ class FenceKeeper:
                 verdict = await self._keep_bucket(sale, current)
                 verdicts[current.bucket_id] = verdict
                 self._report(current.bucket_id, verdict)
+        # Last: who reads of a sale there finds its bucket open.
+        await publish(self._redis, self._keys, [s for s in sales.values() if not s.closed])
         return verdicts
 
     def _due(self, sale: Sale, bucket_id: BucketId) -> bool:

@@ -2,10 +2,10 @@
 
 import asyncio
 import zlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import structlog
 from redis.asyncio import Redis
@@ -22,6 +22,7 @@ from seckill.admission.observer import AdmissionObserver
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.admission.scripts import Scripts
 from seckill.admission.sold_out import SoldOutFlag
+from seckill.admission.tasks import end_tasks
 from seckill.domain.clock import Clock
 from seckill.domain.errors import InvalidValue
 from seckill.domain.ids import AttemptId, GoodsId, UserId
@@ -32,8 +33,6 @@ from seckill.domain.sale import LIMIT_PER_USER_MAX, Sale
 __all__ = ["AdmissionGate", "bucket_of"]
 
 _log = structlog.get_logger()
-
-_CANCEL_AGAIN_MS: Final = 20
 
 _NO_SUCH_GOODS = Decision(Outcome.NO_SUCH_GOODS)
 _SOLD_OUT = Decision(Outcome.SOLD_OUT)
@@ -94,6 +93,9 @@ class AdmissionGate:
         self._buckets = Buckets(redis, scripts, keys)
         self._catalogue = Catalogue(redis, keys, clock)
         self._lanes: dict[BucketId, _Lane] = {}
+        # The lane of goods whose stock is one bucket, as of one state of the catalogue.
+        self._only_lanes: dict[GoodsId, _Lane] = {}
+        self._lanes_of: Mapping[GoodsId, Sale] = self._catalogue.sales
         self._tasks = asyncio.TaskGroup()
         self._poll: asyncio.Task[None] | None = None
         self._running: set[asyncio.Task[None]] = set()
@@ -125,13 +127,7 @@ class AdmissionGate:
         trace: TracebackType | None,
     ) -> None:
         """Stop. Requests that still wait are answered as undecided."""
-        # Again and again: on Python 3.11 a cancellation that meets a finished inner wait is lost
-        # (asyncio.wait_for, python/cpython#86296), and the Redis client waits so for each send.
-        tasks = self._running if self._poll is None else {self._poll, *self._running}
-        while tasks:
-            for task in tasks:
-                task.cancel()
-            _, tasks = await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_MS / 1000)
+        await end_tasks(self._running if self._poll is None else {self._poll, *self._running})
         try:
             await self._tasks.__aexit__(kind, error, trace)
         finally:
@@ -150,8 +146,8 @@ class AdmissionGate:
     ) -> Decision | asyncio.Future[Decision]:
         """Decide at once where Redis need not be asked; otherwise queue the request.
 
-        The future is always completed and must not be cancelled: a client that leaves just stops
-        waiting, and what it won is followed to its end by the outbox.
+        The future is always completed. Cancelling it gives up the answer and nothing else: the
+        others of the batch do not notice, and what was won is followed to its end by the outbox.
 
         Args:
             quantity: 1..100 units.
@@ -164,18 +160,29 @@ class AdmissionGate:
         if type(quantity) is not int or not 1 <= quantity <= LIMIT_PER_USER_MAX:
             raise InvalidValue("quantity", f"must be an integer from 1 to {LIMIT_PER_USER_MAX}")
         assert "," not in attempt_id, "a comma parts two reservations in a record of Redis"
-        sale = self._catalogue.sales.get(goods_id)
-        if sale is None:
-            if self._catalogue.known and self._catalogue.fresh():
-                return _NO_SUCH_GOODS
-            return asyncio.ensure_future(
-                self._admit_unknown(goods_id, user_id, quantity, attempt_id)
-            )
-        lane = self._lane(bucket_of(sale, user_id))
+        sales = self._catalogue.sales
+        if sales is not self._lanes_of:
+            # Another catalogue: sales may have come, gone or changed their buckets.
+            self._lanes_of, self._only_lanes = sales, {}
+        lane = self._only_lanes.get(goods_id)
+        if lane is None:
+            sale = sales.get(goods_id)
+            if sale is None:
+                return self._not_in_catalogue(goods_id, user_id, quantity, attempt_id)
+            lane = self._lane(bucket_of(sale, user_id))
+            if sale.bucket_count == 1:
+                self._only_lanes[goods_id] = lane
         if lane.flag.answers(user_id):
             self._observer.answered_by_flag()
             return _SOLD_OUT
         return lane.batcher.submit(user_id, attempt_id, quantity)
+
+    def _not_in_catalogue(
+        self, goods_id: GoodsId, user_id: UserId, quantity: int, attempt_id: AttemptId
+    ) -> Decision | asyncio.Future[Decision]:
+        if self._catalogue.known and self._catalogue.fresh():
+            return _NO_SUCH_GOODS
+        return asyncio.ensure_future(self._admit_unknown(goods_id, user_id, quantity, attempt_id))
 
     async def admit(
         self, goods_id: GoodsId, user_id: UserId, quantity: int, attempt_id: AttemptId
@@ -184,8 +191,7 @@ class AdmissionGate:
         decision = self.admit_now(goods_id, user_id, quantity, attempt_id)
         if isinstance(decision, Decision):
             return decision
-        # Shielded: cancelling the caller must not cancel the decision.
-        return await asyncio.shield(decision)
+        return await decision
 
     async def _admit_unknown(
         self, goods_id: GoodsId, user_id: UserId, quantity: int, attempt_id: AttemptId
@@ -215,6 +221,7 @@ class AdmissionGate:
                 keys=self._keys,
                 clock=self._clock,
                 staleness_ms=self._bounds.sold_out_staleness_ms,
+                on_raised=self._observer.flag_raised,
             )
             batcher = Batcher(
                 bucket_id,

@@ -45,6 +45,11 @@ class Keys:
         """Hash; the sales that buyers may ask for: goods id to definition. See catalogue.py."""
         return f"{self.prefix}:sales"
 
+    @property
+    def probe(self) -> str:
+        """String with a short life; written to learn whether Redis takes writes. Never read."""
+        return f"{self.prefix}:probe"
+
     def bucket(self, bucket_id: BucketId) -> BucketKeys:
         """The keys of one bucket."""
         base = f"{self.prefix}:{{{bucket_id.sale_id}.{bucket_id.bucket}}}:"

@@ -24,12 +24,16 @@ class AdmissionObserver(Protocol):
         """One request was answered "sold out" without asking Redis."""
         ...
 
+    def flag_raised(self) -> None:
+        """A bucket's sold-out flag went up: from now on requests may be answered by it."""
+        ...
+
     def queue_length(self, requests: int) -> None:
         """So many requests wait in one bucket's queue."""
         ...
 
     def fenced(self, buckets: int) -> None:
-        """So many buckets are fenced, as this process sees them."""
+        """So many buckets more, or fewer when negative, are fenced as this process sees it."""
         ...
 
 
@@ -46,6 +50,9 @@ class SilentObserver:
         """See AdmissionObserver."""
 
     def answered_by_flag(self) -> None:
+        """See AdmissionObserver."""
+
+    def flag_raised(self) -> None:
         """See AdmissionObserver."""
 
     def queue_length(self, requests: int) -> None:

@@ -75,6 +75,7 @@ class SoldOutFlag:
 
     Args:
         staleness_ms: how long after the start of a look its "sold out" may be repeated.
+        on_raised: called each time that the flag goes up.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class SoldOutFlag:
         keys: Keys,
         clock: Clock,
         staleness_ms: int,
+        on_raised: Callable[[], object] = lambda: None,
     ) -> None:
         self._bucket_id = bucket_id
         self._redis = redis
@@ -93,6 +95,7 @@ class SoldOutFlag:
         self._buyers_key = keys.bucket(bucket_id).buyers
         self._clock = clock
         self._staleness_ms = staleness_ms
+        self._on_raised = on_raised
         self._buyers: BuyerFilter | None = None
         self._buyers_of: tuple[int, int] = (0, 0)
         self._valid_until_ms = 0.0
@@ -101,6 +104,8 @@ class SoldOutFlag:
 
     def answers(self, user_id: UserId) -> bool:
         """Whether this user may be told "sold out" without asking Redis."""
+        if not self._watching:
+            return False  # nobody keeps the flag true, so it is down
         now = self._clock.monotonic_ms()
         self._asked_at_ms = now
         return (
@@ -146,6 +151,8 @@ class SoldOutFlag:
                     if not sold_out:
                         return
                     left_ms = view.ends_at_ms - view.now_ms if view.ends_at_ms else float("inf")
+                    if self._clock.monotonic_ms() >= self._valid_until_ms:
+                        self._on_raised()
                     self._valid_until_ms = looked_at_ms + min(self._staleness_ms, left_ms)
                 await asyncio.sleep(self._staleness_ms / _LOOKS_PER_STALENESS / 1000)
         finally:

@@ -122,6 +122,10 @@ class Connection(asyncio.Protocol):
             self._under_way.clear()
             self._abort()
 
+    def is_on(self, transport: asyncio.BaseTransport) -> bool:
+        """Whether this is the transport in use: not one that was lost meanwhile."""
+        return self._transport is transport
+
     async def connect(self) -> None:
         """Open the connection. A failure is told to the waiting requests, never raised."""
         self._connecting = True
@@ -427,7 +431,12 @@ class ConnectionPool:
             sock.close()
             raise
         # From here on the socket is the loop's, which closes it when this is cut short.
-        await loop.create_connection(lambda: connection, sock=sock)
+        transport, _ = await loop.create_connection(lambda: connection, sock=sock)
+        if not connection.is_on(transport):
+            # Lost before it was ours, since the other side is going away. uvloop has closed the
+            # descriptor by then without telling the socket object, which would close it a second
+            # time later: whatever has its number by then. Elsewhere it knows, and this is nothing.
+            sock.detach()
 
     def lost(self, connection: Connection) -> None:
         """Note that ``connection`` is open no more."""

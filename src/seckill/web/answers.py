@@ -4,6 +4,7 @@ import json
 from typing import Final
 
 from seckill.admission.decision import Decision
+from seckill.domain.ids import ReservationId
 from seckill.domain.instants import rfc3339_ms
 from seckill.domain.outcomes import OUTCOME_TEXTS, Outcome
 from seckill.web.languages import Language
@@ -20,6 +21,8 @@ RETRY_OUTCOMES: Final = frozenset(
 _RETRY_MS_DEFAULT: Final = 1_000
 _CLOSE: Final = (b"connection", b"close")
 _REPLAYED: Final = (b"idempotency-replayed", b"true")
+
+_ANY_SUCCESS: Final = Decision(Outcome.SUCCESS, ReservationId("0" * 32))
 
 Answer = tuple[Message, Message]
 
@@ -42,13 +45,33 @@ class PurchaseAnswers:
                 if outcome not in RETRY_OUTCOMES | {Outcome.SUCCESS, Outcome.NOT_ENOUGH_LEFT}:
                     self._plain[outcome, language] = self._fill(Decision(outcome), language)
 
+        success = {language: self._fill(_ANY_SUCCESS, language) for language in Language}
+        self._success_headers = {
+            language: [header for header in start["headers"] if header[0] != b"location"]
+            for language, (start, _) in success.items()
+        }
+
     def of(self, decision: Decision, language: Language, *, close: bool) -> Answer:
         """The whole answer to one request; ``close`` ends the connection after it."""
-        if decision.reservation_id is None and not close:
-            plain = self._plain.get((decision.outcome, language))
-            if plain is not None:
-                return plain
+        if not close:
+            if decision.reservation_id is None:
+                plain = self._plain.get((decision.outcome, language))
+                if plain is not None:
+                    return plain
+            elif decision.outcome is Outcome.SUCCESS and not decision.replayed:
+                return self._success(decision.reservation_id.encode("ascii"), language)
         return self._fill(decision, language, close=close)
+
+    def _success(self, reservation_id: bytes, language: Language) -> Answer:
+        """What `_fill` makes of a new success: every id is as long as any other."""
+        headers = [*self._success_headers[language], (b"location", b"/orders/" + reservation_id)]
+        return (
+            {"type": "http.response.start", "status": 202, "headers": headers},
+            {
+                "type": "http.response.body",
+                "body": b'%b"%b"}' % (self._heads[Outcome.SUCCESS, language], reservation_id),
+            },
+        )
 
     def _fill(self, decision: Decision, language: Language, *, close: bool = False) -> Answer:
         outcome, reservation_id = decision.outcome, decision.reservation_id

@@ -25,18 +25,13 @@ class AttemptIds:
 
     With an idempotency key they are a digest of it, so that the same key names the same attempt in
     every process; without one they are fresh random bits. The random bits come from the operating
-    system in blocks; a process that was forked off throws the block away that it inherited.
+    system in blocks; a process that is forked off throws the block away that it inherits.
     """
 
-    def __init__(
-        self,
-        random_bytes: Callable[[int], bytes] = os.urandom,
-        process_id: Callable[[], int] = os.getpid,
-    ) -> None:
+    def __init__(self, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
         self._random_bytes = random_bytes
-        self._process_id = process_id
-        self._owner = 0
         self._stock: list[AttemptId] = []
+        os.register_at_fork(after_in_child=self._stock.clear)
 
     def of_key(self, key: bytes) -> AttemptId:
         """The attempt that an ``Idempotency-Key`` names.
@@ -51,13 +46,11 @@ class AttemptIds:
 
     def fresh(self) -> AttemptId:
         """An attempt that nobody has named."""
-        process_id = self._process_id()
-        if not self._stock or self._owner != process_id:
+        if not self._stock:
             text = base64.urlsafe_b64encode(self._random_bytes(_ID_BYTES * _IDS_PER_REFILL)).decode(
                 "ascii"
             )
-            self._stock = [
+            self._stock += [
                 AttemptId(text[at : at + _ID_CHARS]) for at in range(0, len(text), _ID_CHARS)
             ]
-            self._owner = process_id
         return self._stock.pop()

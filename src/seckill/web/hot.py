@@ -4,8 +4,8 @@
 everything else goes on to the inner application. A framework's request object and router would
 cost a third of the throughput.
 
-Every bad input is refused before admission. The future of an admission is never cancelled: when
-the client leaves, or the server cuts this request, we only stop waiting.
+Every bad input is refused before admission. When the client leaves, or the server cuts this
+request, only its own answer is given up: the batch that it is part of goes on.
 """
 
 import asyncio
@@ -116,10 +116,21 @@ class HotRoutes:
         close = self._draining.is_set()
         method: str = scope["method"]
         try:
-            decision, language_header = await self._decide(segment, scope, receive)
-            answer = self._answers.of(
-                decision, self._languages.choose(language_header), close=close
-            )
+            if method != "POST":
+                raise MethodNotAllowed("POST")  # noqa: TRY301  -- one place turns problems to answers
+            goods_id = self._goods_ids.get(segment) or self._read_goods_id(segment)
+            headers = pick_headers(scope["headers"])
+            user_id = self._authenticator.identify(headers, scope["query_string"])
+            key = headers.get(b"idempotency-key")
+            attempt_id = self._attempts.fresh() if key is None else self._attempts.of_key(key)
+            length = body_announced(headers, self._limits.body_bytes_max)
+            quantity = 1 if length == 0 else await self._read_quantity(receive, length)
+            decision = self._gate.admit_now(goods_id, user_id, quantity, attempt_id)
+            if not isinstance(decision, Decision):
+                # Cancelling this request gives up its own answer; the batch goes on without it.
+                decision = await decision
+            language = self._languages.choose(headers.get(b"accept-language"))
+            answer = self._answers.of(decision, language, close=close)
             self._metrics.decision(decision.outcome, decision.cause)
         except HTTPProblem as problem:
             # A body that was not read to its end stands in the way of the next request.
@@ -130,34 +141,19 @@ class HotRoutes:
         except Exception:  # noqa: BLE001  -- the outermost guard: answers 500 and records it
             _LOG.exception("purchase_failed", path=scope["path"])
             answer = Fault().messages(close=close)
-        await self._answer(PURCHASE_ROUTE, method, began, answer, send)
+        await send(answer[0])
+        await send(answer[1])
+        self._count(PURCHASE_ROUTE, method, answer, began)
 
-    async def _decide(
-        self, segment: bytes, scope: Scope, receive: Receive
-    ) -> tuple[Decision, bytes | None]:
-        if scope["method"] != "POST":
-            raise MethodNotAllowed("POST")
-        goods_id = self._goods_ids.get(segment) or self._read_goods_id(segment)
-        headers = pick_headers(scope["headers"])
-        user_id = self._authenticator.identify(headers, scope["query_string"])
-        key = headers.get(b"idempotency-key")
-        attempt_id = self._attempts.fresh() if key is None else self._attempts.of_key(key)
-        quantity = 1
-        limits = self._limits
-        length = body_announced(headers, limits.body_bytes_max)
-        if length != 0:
-            body = await read_body(
-                receive,
-                length,
-                bytes_max=limits.body_bytes_max,
-                timeout_ms=limits.body_timeout_ms,
-            )
-            quantity = read_purchase(body).quantity
-        decision = self._gate.admit_now(goods_id, user_id, quantity, attempt_id)
-        if not isinstance(decision, Decision):
-            # Shielded: cancelling this request must not cancel what the whole batch waits for.
-            decision = await asyncio.shield(decision)
-        return decision, headers.get(b"accept-language")
+    async def _read_quantity(self, receive: Receive, length: int | None) -> int:
+        """The units that the body asks for."""
+        body = await read_body(
+            receive,
+            length,
+            bytes_max=self._limits.body_bytes_max,
+            timeout_ms=self._limits.body_timeout_ms,
+        )
+        return read_purchase(body).quantity
 
     def _read_goods_id(self, segment: bytes) -> GoodsId:
         """Read a goods id out of the path and remember it: there are few, and they come often."""
@@ -183,7 +179,9 @@ class HotRoutes:
         except Exception:  # noqa: BLE001  -- as above
             _LOG.exception("order_lookup_failed", path=scope["path"])
             answer = Fault().messages(close=close, head=head)
-        await self._answer(ORDER_ROUTE, method, began, answer, send)
+        await send(answer[0])
+        await send(answer[1])
+        self._count(ORDER_ROUTE, method, answer, began)
 
     async def _find(self, segment: bytes, scope: Scope) -> Order:
         if scope["method"] not in {"GET", "HEAD"}:
@@ -197,10 +195,9 @@ class HotRoutes:
             raise NotFound
         return order
 
-    async def _answer(
-        self, route: str, method: str, began: float, answer: tuple[Message, Message], send: Send
+    def _count(
+        self, route: str, method: str, answer: tuple[Message, Message], began: float
     ) -> None:
-        start, body = answer
-        await send(start)
-        await send(body)
-        self._metrics.request(route, known_method(method), start["status"], perf_counter() - began)
+        self._metrics.request(
+            route, known_method(method), answer[0]["status"], perf_counter() - began
+        )

@@ -49,8 +49,8 @@ class PurchaseGate(Protocol):
     ) -> Decision | asyncio.Future[Decision]:
         """A decision at once where memory suffices, else a future that a batch will complete.
 
-        Whoever waits for the future must not cancel it: other buyers are in the same batch, and
-        what this buyer wins is followed to its end even when they have left.
+        Cancelling the future gives up the answer and nothing else: the batch goes on for the other
+        buyers in it, and what this buyer wins is followed to its end even when they have left.
         """
         ...
 

@@ -109,7 +109,7 @@ class BucketModel:
             return status, []
         return status, [self._admit(now_ms, *request) for request in requests]
 
-    def _admit(self, now_ms: int, user: str, attempt: str, quantity: int) -> Answer:
+    def _admit(self, now_ms: int, user: str, attempt: str, quantity: int) -> Answer:  # noqa: PLR0911  -- one for each answer
         held = self.holders.get(user, [])
         for h in held:
             if h.attempt == attempt:

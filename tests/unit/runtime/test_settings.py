@@ -115,7 +115,7 @@ def test_a_setting_is_named_as_it_was_written(
     monkeypatch.delenv("SECKILL_WORKERS")
     (tmp_path / "seckill.toml").write_text("batch_entries_max = 1025")
     assert refusal() == (
-        "batch_entries_max in seckill.toml: must be between 1 and 1024 purchases (it is '1025')"
+        "batch_entries_max in seckill.toml: must be between 1 and 512 purchases (it is '1025')"
     )
 
 

@@ -1,3 +1,4 @@
+import os
 import re
 
 import pytest
@@ -33,15 +34,17 @@ def test_fresh_attempts_are_all_different() -> None:
 
 
 def test_a_forked_process_throws_the_inherited_randomness_away() -> None:
-    process = [1]
-    served = []
-
-    def random_bytes(count: int) -> bytes:
-        served.append(count)
-        return bytes([len(served)]) * count
-
-    attempts = AttemptIds(random_bytes, lambda: process[0])
-    parent = attempts.fresh()
-    process[0] = 2
-    assert attempts.fresh() != parent
-    assert len(served) == 2
+    attempts = AttemptIds()
+    attempts.fresh()
+    inherited = set(attempts._stock)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, attempts.fresh().encode("ascii"))
+        os._exit(0)
+    os.waitpid(child, 0)
+    drawn = os.read(reading, 100).decode("ascii")
+    os.close(reading)
+    os.close(writing)
+    assert SHAPE.fullmatch(drawn)
+    assert drawn not in inherited

@@ -3,7 +3,7 @@
 --
 -- KEYS 1 meta (hash)  2 buyers (hash)  3 outbox (stream); one hash tag.
 -- ARGV 1 msgpack array: epoch, highest acknowledged seq of the caller, touch (0|1), then for each
---        of 1..1024 requests: user id (bytes), attempt id ([A-Za-z0-9_-]+), quantity (1..100).
+--        of 1..512 requests: user id (bytes), attempt id ([A-Za-z0-9_-]+), quantity (1..100).
 --        touch 1: write also when nothing was admitted but a reservation is reported, so that a
 --        WAIT or WAITAOF behind this call on the same connection covers it.
 -- Reply  msgpack array: head (see bucket.lua), then for each request, in order: code, epoch, seq, n.
@@ -19,11 +19,11 @@
 -- Work   O(requests + reservations of their users), each user's read once; 7 commands and, with
 --        an admission, 3 more. Smallest Redis: 6.2.
 
-local REQUESTS_MAX, QUANTITY_MAX = 1024, 100
+local REQUESTS_MAX, QUANTITY_MAX = 512, 100
 local request = cmsgpack.unpack(ARGV[1])
 local count = (#request - 3) / 3
 if count < 1 or count > REQUESTS_MAX or count ~= math.floor(count) then
-  return redis.error_reply('BATCH must have 1 to 1024 requests of three values each')
+  return redis.error_reply('BATCH must have 1 to 512 requests of three values each')
 end
 if request[1] < 1 then return redis.error_reply('BATCH needs the epoch that its sender knows') end
 
@@ -59,9 +59,14 @@ local function read_buyer(record)
 end
 
 local found = redis.call('HMGET', KEYS[2], unpack(users))
+-- Locals and running positions in the loop: it is most of the price of an admission.
+local limit, stock, held_units, seq = bucket.limit, bucket.stock, bucket.held, bucket.seq
+local epoch, buyers_count, item_head = bucket.epoch, bucket.buyers, integer(bucket.epoch) .. '.'
 -- user -> what the requests before this one have left: a buyer, a record that was not needed since
 local buyers = {}
-local changed, admitted, touched = {}, {}, false
+local changed, place_of, changed_length = {}, {}, 0 -- user, record, … for HSET; where a user stands in it
+local admitted, admitted_length, touched = {}, 0, false
+local reply_length = #reply
 for i = 1, count do
   local user, attempt, quantity = users[i], request[i * 3 + 2], request[i * 3 + 3]
   local buyer = buyers[user] or found[i]
@@ -71,53 +76,55 @@ for i = 1, count do
   end
   local own = buyer and buyer.attempts[attempt]
   local held = buyer and buyer.held or 0
-  local code, epoch, seq, n = 0, 0, 0, 0
+  local code, its_epoch, its_seq, n = 0, 0, 0, 0
   if own then
-    epoch, seq, touched = own[1], own[2], true
+    its_epoch, its_seq, touched = own[1], own[2], true
     if own[3] == quantity then code, n = 1, 1 else code = 9 end
   elseif refused_by_window then
     code = refused_by_window
     if code == 4 then n = bucket.starts end
-  elseif held + quantity > bucket.limit then
-    code, n = (bucket.limit == 1 and held > 0) and 2 or 3, held
-    if buyer then epoch, seq, touched = buyer.epoch, buyer.seq, true end
-  elseif bucket.stock == 0 then
+  elseif held + quantity > limit then
+    code, n = (limit == 1 and held > 0) and 2 or 3, held
+    if buyer then its_epoch, its_seq, touched = buyer.epoch, buyer.seq, true end
+  elseif stock == 0 then
     code = 0
-  elseif bucket.stock < quantity then
-    code, n = 7, bucket.stock
+  elseif stock < quantity then
+    code, n = 7, stock
   else
-    bucket.stock, bucket.held, bucket.seq =
-      bucket.stock - quantity, bucket.held + quantity, bucket.seq + 1
-    code, epoch, seq = 1, bucket.epoch, bucket.seq
-    local item = integer(epoch) .. '.' .. integer(seq) .. '.' .. integer(quantity) .. '.' .. attempt
+    stock, held_units, seq = stock - quantity, held_units + quantity, seq + 1
+    code, its_epoch, its_seq = 1, epoch, seq
+    -- seq and quantity stay below 10^14, up to which Lua writes an integer as one.
+    local item = item_head .. seq .. '.' .. quantity .. '.' .. attempt
+    local record = item
     if buyer then
-      buyer.record = buyer.record .. ',' .. item
-      buyer.held, buyer.epoch, buyer.seq = buyer.held + quantity, epoch, seq
+      record = buyer.record .. ',' .. item
+      buyer.record, buyer.held, buyer.epoch, buyer.seq = record, held + quantity, epoch, seq
       buyer.attempts[attempt] = { epoch, seq, quantity }
     else
-      buyers[user], bucket.buyers = item, bucket.buyers + 1
+      buyers[user], buyers_count = item, buyers_count + 1
     end
-    changed[user] = true
-    local at = #admitted
-    admitted[at + 1], admitted[at + 2], admitted[at + 3], admitted[at + 4] = seq, user, quantity, attempt
+    local place = place_of[user]
+    if not place then
+      place = changed_length + 2
+      changed_length = place
+      place_of[user], changed[place - 1] = place, user
+    end
+    changed[place] = record
+    admitted[admitted_length + 1], admitted[admitted_length + 2] = seq, user
+    admitted[admitted_length + 3], admitted[admitted_length + 4] = quantity, attempt
+    admitted_length = admitted_length + 4
   end
-  local at = #reply
-  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = code, epoch, seq, n
+  reply[reply_length + 1], reply[reply_length + 2] = code, its_epoch
+  reply[reply_length + 3], reply[reply_length + 4] = its_seq, n
+  reply_length = reply_length + 4
 end
-reply[4], reply[5] = bucket.seq, bucket.stock
+reply[4], reply[5] = seq, stock
 
-if #admitted > 0 then
-  local pairs_of_buyers = {}
-  for user in pairs(changed) do
-    local buyer, at = buyers[user], #pairs_of_buyers
-    pairs_of_buyers[at + 1] = user
-    pairs_of_buyers[at + 2] = type(buyer) == 'string' and buyer or buyer.record
-  end
-  redis.call('HSET', KEYS[2], unpack(pairs_of_buyers))
-  redis.call('HSET', KEYS[1], 'seq', bucket.seq, 'stock', bucket.stock, 'held', bucket.held,
-    'buyers', bucket.buyers)
-  redis.call('XADD', KEYS[3], '*', 'e', cmsgpack.pack({ 'a', bucket.epoch, bucket.now, admitted }))
+if admitted_length > 0 then
+  redis.call('HSET', KEYS[2], unpack(changed))
+  redis.call('HSET', KEYS[1], 'seq', seq, 'stock', stock, 'held', held_units, 'buyers', buyers_count)
+  redis.call('XADD', KEYS[3], '*', 'e', cmsgpack.pack({ 'a', epoch, bucket.now, admitted }))
 elseif touched and request[3] == 1 then
-  redis.call('HSET', KEYS[1], 'seq', bucket.seq)
+  redis.call('HSET', KEYS[1], 'seq', seq)
 end
 return cmsgpack.pack(reply)

@@ -20,10 +20,14 @@ local FENCED = 'fenced' -- stands in the place of the server identity, and equal
 
 -- Run id and replication id of the server that runs this script: a restart changes the first,
 -- a failover or a full resynchronisation the second.
+-- Both have 40 hexadecimal digits; a plain search is a tenth of the price of a pattern.
 local function server_identity()
-  local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
-  local replication = string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)')
-  return run .. '.' .. replication
+  local function value_of(section, name)
+    local text = redis.call('INFO', section)
+    local _, at = string.find(text, name, 1, true)
+    return string.sub(text, at + 1, at + 40)
+  end
+  return value_of('server', 'run_id:') .. '.' .. value_of('replication', 'master_replid:')
 end
 
 local function integer(value)

@@ -12,6 +12,9 @@ from typing import Any
 
 import hiredis
 
+from seckill.admission.keys import Keys
+from seckill.domain.ids import SaleId
+from seckill.domain.reservation import BucketId
 from seckill.stress.bench.wrk import BenchUnavailable
 
 __all__ = ["RedisCounter", "free_port", "started", "wait_for"]
@@ -101,7 +104,7 @@ class RedisCounter:
 
     def outbox_entries(self) -> int:
         """Batches that the order worker has not carried away, of the only sale."""
-        return int(self._ask("XLEN", "seckill:{1.0}:outbox"))
+        return int(self._ask("XLEN", Keys().bucket(BucketId(SaleId(1), 0)).outbox))
 
     def prepare_peer(self, script: str, stock: int) -> str:
         """Load the peer's script and fill its stock; returns the script's digest."""
