@@ -85,10 +85,10 @@ async def test_a_buyer_costs_a_stated_number_of_bytes_and_a_refused_one_none(
     before = await content()
     # 20,000 who come too late, twice each; past the flag, so that Redis itself refuses them.
     scripts = Scripts(redis)
-    for number in range(40):
+    for number in range(80):
         request: list[Any] = [1, 0, 1]
-        for n in range(1_000):
-            request += [f"late-{(number % 20) * 1_000 + n}", f"t{number}", 1]
+        for n in range(500):
+            request += [f"late-{(number % 40) * 500 + n}", f"t{number}", 1]
         reply = await scripts.run(ADMIT, (names.meta, names.buyers, names.outbox), request)
         assert set(reply[5::4]) == {Outcome.SOLD_OUT}
     assert await content() == before

@@ -6,6 +6,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from seckill.admission.bounds import BATCH_ENTRIES_CAP
 from seckill.admission.bucket import Buckets
 from seckill.admission.errors import StockUnavailable
 from seckill.admission.keys import Keys
@@ -51,10 +52,11 @@ class Shop:
     async def sell(self, bucket_id: BucketId, buyers: int, quantity: int = 1) -> None:
         """Buyer n gets the place with seq n."""
         names = self.keys.bucket(bucket_id)
-        request: list[object] = [1, 0, 0]
-        for n in range(1, buyers + 1):
-            request += [f"user-{n}", "t", quantity]
-        await self.scripts.run(ADMIT, (names.meta, names.buyers, names.outbox), request)
+        for first in range(1, buyers + 1, BATCH_ENTRIES_CAP):
+            request: list[object] = [1, 0, 0]
+            for n in range(first, min(first + BATCH_ENTRIES_CAP, buyers + 1)):
+                request += [f"user-{n}", "t", quantity]
+            await self.scripts.run(ADMIT, (names.meta, names.buyers, names.outbox), request)
 
     def decide(self, bucket_id: BucketId, number: int, quantity: int = 1) -> PendingRelease:
         place = Place(bucket_id.sale_id, 1, bucket_id.bucket, number)
