@@ -41,7 +41,7 @@ from seckill.sentinel.flow import FlowRule
 from seckill.sentinel.hotparam import ParamFlowArgument, ParamFlowItem, ParamFlowRule
 from seckill.sentinel.node import ClusterNode, DefaultNode, EntranceNode, Second, StatisticNode
 from seckill.sentinel.reports import LoadReport, Problem, RuleProblem
-from seckill.sentinel.rule_store import RuleStore
+from seckill.sentinel.rule_store import Change, RuleStore
 from seckill.sentinel.rules import format_rules, parse_rules
 from seckill.sentinel.settings import AS_ORIGINAL, Difference, Settings
 from seckill.sentinel.slot import Links, Slot, SlotOrder
@@ -67,6 +67,7 @@ __all__ = [
     "AuthorityStrategy",
     "BlockException",
     "BreakerState",
+    "Change",
     "Clock",
     "ClusterConfig",
     "ClusterNode",

@@ -28,6 +28,7 @@ from seckill.sentinel.hotparam.manager import ParamFlowRuleManager
 from seckill.sentinel.hotparam.slot import ParamFlowSlot
 from seckill.sentinel.node import ClusterNode, DefaultNode, EntranceNode, StatisticNode
 from seckill.sentinel.rule_set import RESOURCE_LENGTH_MAX
+from seckill.sentinel.rule_store import NOBODY
 from seckill.sentinel.rules import KINDS, format_rules, kind_named, parse_rules
 from seckill.sentinel.settings import Difference, Settings
 from seckill.sentinel.slot import SlotOrder
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from seckill.sentinel.errors import BlockException
     from seckill.sentinel.reports import LoadReport
     from seckill.sentinel.rule_set import RuleManager
-    from seckill.sentinel.rule_store import RuleStore
+    from seckill.sentinel.rule_store import Change, RuleStore
     from seckill.sentinel.rules import AnyRule, ParsedRules
     from seckill.sentinel.slot import Slot
     from seckill.sentinel.system.status import SystemStatus
@@ -196,12 +197,11 @@ class Sentinel:
             key=lambda slot: slot.order,
         )
         self._rule_store = rule_store
+        # Held over loading and saving, so that what is stored is what was put in force last.
+        self._rule_lock = threading.Lock()
         self.restored: dict[str, LoadReport] = {}
-        if rule_store is not None:
-            for kind in KINDS:
-                document = rule_store.load(kind)
-                if document is not None:
-                    self.restored[kind] = self._load(parse_rules(kind, document))
+        for kind in KINDS:
+            self.restore_rules(kind)
 
     # Entering.
 
@@ -351,13 +351,14 @@ class Sentinel:
 
     # Rules as text.
 
-    def load_rules(self, kind: str, document: bytes | str) -> LoadReport:
+    def load_rules(self, kind: str, document: bytes | str, change: Change = NOBODY) -> LoadReport:
         """Put the rules of a document in force in place of all of the kind, and have them kept.
 
         Args:
             kind: ``flow``, ``degrade``, ``system``, ``authority`` or ``param-flow``, in any
                 spelling.
             document: JSON, see ``rules``.
+            change: who wants it and why, for the store.
 
         Returns:
             What was done, rule by rule; bad rules are named and the others taken.
@@ -366,15 +367,38 @@ class Sentinel:
             RuleDocumentError: the document cannot be read at all; the old rules stay.
             ValueError: no kind of rules is called so.
         """
-        report = self._load(parse_rules(kind, document))
-        if self._rule_store is None or not report.applied:
+        parsed = parse_rules(kind, document)
+        with self._rule_lock:
+            report = self._load(parsed)
+            if self._rule_store is None or not report.applied:
+                return report
+            try:
+                self._rule_store.save(report.kind, self.dump_rules(report.kind), change)
+            except Exception as error:  # noqa: BLE001  whatever a store raises, the rules are in force
+                self.note_internal_error(error)
+                return replace(report, saved=False)
+            return replace(report, saved=True)
+
+    def restore_rules(self, kind: str) -> LoadReport | None:
+        """Put in force what the store holds: at the start, and when another has changed it.
+
+        Returns:
+            What was done, rule by rule; None without a store, or when it holds nothing of the kind.
+
+        Raises:
+            Exception: whatever the store raises when it cannot be read.
+            ValueError: no kind of rules is called so.
+        """
+        name = kind_named(kind)
+        if self._rule_store is None:
+            return None
+        with self._rule_lock:
+            document = self._rule_store.load(name)
+            if document is None:
+                return None
+            report = self._load(parse_rules(name, document))
+            self.restored[name] = report
             return report
-        try:
-            self._rule_store.save(report.kind, self.dump_rules(report.kind))
-        except Exception as error:  # noqa: BLE001  whatever a store raises, the rules are in force
-            self.note_internal_error(error)
-            return replace(report, saved=False)
-        return replace(report, saved=True)
 
     def dump_rules(self, kind: str) -> str:
         """The rules of a kind that are in force, as JSON.

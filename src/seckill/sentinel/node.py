@@ -371,6 +371,23 @@ class StatisticNode:
         if not running.idle:
             yield running
 
+    def finished_since(self, after_ns: int, now_ns: int) -> list[Second]:
+        """The seconds, oldest first, that began after an instant and are over now.
+
+        Complexity: linear in what it returns, however much the minute holds.
+        """
+        self.roll(now_ns)
+        running_ns = now_ns - now_ns % NANOSECONDS_PER_S
+        found = []
+        for second in reversed(self._seconds):
+            if second.start_ns <= after_ns:
+                break
+            # Another may have rolled this node on while the caller still holds an older reading.
+            if second.start_ns < running_ns:
+                found.append(second)
+        found.reverse()
+        return found
+
     def running_second(self, now_ns: int) -> Second:
         """The counts of the second that has not ended yet."""
         self.roll(now_ns)

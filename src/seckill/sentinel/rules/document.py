@@ -9,6 +9,7 @@ bounded first.
 from __future__ import annotations
 
 import json
+import re
 from typing import Final, NoReturn
 
 from seckill.sentinel.errors import RuleDocumentError
@@ -22,6 +23,8 @@ BYTE_ORDER_MARK: Final = "\ufeff"
 _LIST_NAMES: Final = ("rules", "data")
 _OPENING: Final = "[{"
 _CLOSING: Final = "]}"
+_MARK: Final = re.compile(r'["#\[\]{}]|/[*/]')
+_QUOTE: Final = re.compile(r'["\\]')
 
 
 def read_document(document: bytes | str) -> list[object]:
@@ -71,38 +74,46 @@ def _without_comments(text: str) -> str:
     depth = 0
     position = 0
     line_is_blank = True
+    # From mark to mark: a character at a time would take seconds for the largest document.
     while position < len(text):
-        character = text[position]
-        end = position + 1
-        if character == '"':
-            end = _end_of_string(text, position)
-        elif text.startswith("/*", position):
-            end = text.find("*/", position + 2) + 2
-            if end == 1:
+        found = _MARK.search(text, position)
+        start = len(text) if found is None else found.start()
+        between = text[position:start]
+        kept.append(between)
+        last_line = between[between.rfind("\n") + 1 :]
+        line_is_blank = not last_line.strip() and (line_is_blank or "\n" in between)
+        if found is None:
+            break
+        mark = found[0]
+        if mark == "/*":
+            position = text.find("*/", start + 2) + 2
+            if position == 1:
                 raise RuleDocumentError("$", "a comment is not closed")
-            position = end
             continue
-        elif text.startswith("//", position) or (character == "#" and line_is_blank):
-            newline = text.find("\n", position)
+        if mark == "//" or (mark == "#" and line_is_blank):
+            newline = text.find("\n", start)
             position = len(text) if newline < 0 else newline
             continue
-        elif character in _OPENING:
+        position = _end_of_string(text, start) if mark == '"' else start + 1
+        if mark in _OPENING:
             depth += 1
             if depth > DEPTH_MAX:
                 raise RuleDocumentError("$", f"nested deeper than {DEPTH_MAX}")
-        elif character in _CLOSING:
+        elif mark in _CLOSING:
             depth -= 1
-        line_is_blank = character == "\n" or (line_is_blank and character.isspace())
-        kept.append(text[position:end])
-        position = end
+        line_is_blank = False
+        kept.append(text[start:position])
     return "".join(kept)
 
 
 def _end_of_string(text: str, start: int) -> int:
     position = start + 1
-    while position < len(text) and text[position] != '"':
-        position += 2 if text[position] == "\\" else 1
-    return position + 1
+    while (found := _QUOTE.search(text, position)) is not None:
+        if found[0] == '"':
+            return found.end()
+        # Whatever stands behind a backslash does not end the string.
+        position = found.start() + 2
+    return len(text)
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:

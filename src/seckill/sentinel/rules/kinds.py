@@ -351,7 +351,7 @@ def _written(value: object, known: Iterable[Field]) -> dict[str, object]:
     for field in known:
         given = getattr(value, field.attribute)
         if isinstance(given, ClusterConfig):
-            given = _written(given, _CLUSTER_FIELDS)
+            given = _written(_said_in_full(given, value), _CLUSTER_FIELDS)
         elif isinstance(given, tuple):
             given = [_written(item, _ITEM_FIELDS) for item in given]
         elif isinstance(given, int) and not isinstance(given, bool):
@@ -359,6 +359,13 @@ def _written(value: object, known: Iterable[Field]) -> dict[str, object]:
         if given is not None and given != "":
             found[field.name] = given
     return found
+
+
+def _said_in_full(config: ClusterConfig, rule: object) -> ClusterConfig:
+    """A config with its kind's default in words: the dashboard takes a missing one for false."""
+    if config.fallback_to_local_when_fail is not None:
+        return config
+    return dataclasses.replace(config, fallback_to_local_when_fail=isinstance(rule, FlowRule))
 
 
 def _resource_of(item: object) -> str:

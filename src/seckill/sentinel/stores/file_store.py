@@ -1,0 +1,336 @@
+"""Rules in a folder: one file per version, never written in place.
+
+::
+
+    rules/
+      .lock                 held while something is written
+      flow/
+        00000011.json       one version: number, when, who, why, rules, checksum
+        00000012.json       the highest number is what is in force
+        00000010.json.damaged   could not be read, set aside
+
+A version is written to a file of another name, brought to the disk, and renamed; then the folder is
+brought to the disk. So a crash at any instant leaves the version before or the new one, whole.
+
+Several processes may share a folder. Each reads at any time; writers take turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from seckill.sentinel.rule_store import NOBODY
+from seckill.sentinel.rules import DOCUMENT_BYTES_MAX, KINDS, kind_named
+from seckill.sentinel.stores.errors import NothingToUndo, RuleStoreBusy, RuleStoreDamaged
+from seckill.sentinel.stores.rule_files import kind_of_file
+from seckill.sentinel.stores.version import RuleVersion, Unreadable, read_version, write_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from seckill.sentinel.rule_store import Change
+
+HISTORY_COUNT_MAX: Final = 50
+"""Versions of one kind that are kept."""
+
+FILE_BYTES_MAX: Final = 8 * DOCUMENT_BYTES_MAX
+"""A version's file is its rules written wide; what is larger was not written by us."""
+
+LOCK_WAIT_S: Final = 5.0
+LOCK_RETRY_S: Final = 0.01
+READ_TRIES_MAX: Final = 5
+DAMAGED: Final = ".damaged"
+TEMPORARY: Final = ".tmp"
+EMPTY: Final = "[]"
+
+_VERSION_NAME: Final = re.compile(r"(\d{8,15})\.json")
+_KEPT_NAME: Final = re.compile(rf"(\d{{8,15}})\.json(?:{re.escape(DAMAGED)}(?:\.\d+)?)?")
+_LOG: Final = logging.getLogger(__name__)
+
+
+class FileRuleStore:
+    """A ``RuleStore`` on disk, with a history.
+
+    Args:
+        folder: where; made if need be.
+        seeds: rule files of other programs. Each counts for its kind for as long as nothing has
+            been saved; its name says which kind it has (``kind_of_file``).
+        history_count_max: versions of a kind that are kept, at least 2.
+        now_ms: what stands in a version as its time.
+
+    Raises:
+        ValueError: fewer than 2 versions are to be kept, or a seed's name speaks of no kind.
+        OSError: the folder cannot be made.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        seeds: Iterable[Path | str] = (),
+        history_count_max: int = HISTORY_COUNT_MAX,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        if history_count_max < 2:  # noqa: PLR2004  the one in force, and the one to go back to
+            raise ValueError(f"at least 2 versions must be kept, not {history_count_max}")
+        self._folder = Path(folder)
+        self._seeds = {kind_of_file(seed): Path(seed) for seed in seeds}
+        self._history_count_max = history_count_max
+        self._now_ms = now_ms
+        for kind in KINDS:
+            (self._folder / kind).mkdir(parents=True, exist_ok=True)
+        _sync_folder(self._folder)
+        _sync_folder(self._folder.parent)
+
+    # Reading.
+
+    def load(self, kind: str) -> str | None:
+        """The rules of a kind as they were saved last, else those of its seed; None without either.
+
+        Raises:
+            RuleStoreDamaged: rules were kept and none can be read any more.
+            OSError: the disk cannot be read, or a seed is not there.
+            ValueError: no kind of rules is called so, or a seed is too large or not UTF-8.
+        """
+        name = kind_named(kind)
+        head = self.head(name)
+        if head is not None:
+            return head.document
+        seed = self._seeds.get(name)
+        if seed is None:
+            return None
+        # One byte more than may be, so that what is too large is refused by whoever reads rules.
+        with seed.open("rb") as file:
+            return file.read(DOCUMENT_BYTES_MAX + 1).decode()
+
+    def head(self, kind: str) -> RuleVersion | None:
+        """The version in force; None if nothing has been saved yet.
+
+        A file that cannot be read is set aside, the log says so, and the version before counts.
+
+        Raises:
+            RuleStoreDamaged: rules were kept and none can be read any more.
+            OSError: the disk cannot be read.
+            ValueError: no kind of rules is called so.
+        """
+        name = kind_named(kind)
+        for _ in range(READ_TRIES_MAX):
+            numbers = self._numbers(name)
+            for number in reversed(numbers):
+                version = self._read(name, number)
+                if version is not None:
+                    return version
+            if numbers == self._numbers(name):
+                break
+            # They were trimmed or set aside while we looked: look again.
+        self._refuse_if_damaged(name)
+        return None
+
+    def head_number(self, kind: str) -> int:
+        """The number of the version in force, without reading it; 0 if there is none.
+
+        For those who ask again and again whether another process has changed the rules.
+
+        Raises:
+            OSError: the disk cannot be read.
+            ValueError: no kind of rules is called so.
+        """
+        return max(self._numbers(kind_named(kind)), default=0)
+
+    def history(self, kind: str) -> tuple[RuleVersion, ...]:
+        """The versions that are kept, oldest first.
+
+        Raises:
+            OSError: the disk cannot be read.
+            ValueError: no kind of rules is called so.
+        """
+        name = kind_named(kind)
+        found = (self._read(name, number) for number in self._numbers(name))
+        return tuple(version for version in found if version is not None)
+
+    # Writing.
+
+    def save(self, kind: str, document: str, change: Change = NOBODY) -> None:
+        """Keep rules as a new version. On return they are on the disk.
+
+        Raises:
+            RuleStoreBusy: another process is writing for too long.
+            OSError: the disk is full, or cannot be written.
+            ValueError: the document is not a JSON list, or no kind of rules is called so.
+        """
+        name = kind_named(kind)
+        with self._writing():
+            self._append(name, document, change, restores=None)
+
+    def undo(self, kind: str, change: Change = NOBODY, *, to: int | None = None) -> RuleVersion:
+        """Go back to the version before, by saving its rules again as a new version.
+
+        Undoing again goes back further; ``to`` goes back, or forward, to any version that is kept.
+        Before the first version there were no rules. The engine takes the result up by
+        ``restore_rules``.
+
+        Returns:
+            The new version.
+
+        Raises:
+            NothingToUndo: there is nothing before, or ``to`` is not kept (any more).
+            RuleStoreBusy: another process is writing for too long.
+            OSError: the disk is full, or cannot be written.
+            ValueError: no kind of rules is called so.
+        """
+        name = kind_named(kind)
+        with self._writing():
+            kept = {version.number: version for version in self.history(name)}
+            if not kept:
+                raise NothingToUndo(f"no {name} rules have been saved")
+            head = kept[max(kept)]
+            target = self._before(head, kept) if to is None else to
+            if target == 0 and to is None:
+                return self._append(name, EMPTY, change, restores=0)
+            if target not in kept:
+                raise NothingToUndo(
+                    f"version {target} of the {name} rules is not kept; there are {sorted(kept)}"
+                )
+            found = kept[target]
+            return self._append(name, found.document, change, restores=found.stands_for)
+
+    @staticmethod
+    def _before(head: RuleVersion, kept: dict[int, RuleVersion]) -> int:
+        """The version whose rules were in force before the head's were; 0 is before the first."""
+        # An undo stands for an earlier version: what was before that is where the next one goes.
+        current = head.stands_for
+        earlier = [number for number in kept if number < current]
+        if earlier:
+            return max(earlier)
+        if current == 1:
+            return 0
+        raise NothingToUndo(f"nothing before version {current} of the {head.kind} rules is kept")
+
+    def _append(
+        self, kind: str, document: str, change: Change, *, restores: int | None
+    ) -> RuleVersion:
+        folder = self._folder / kind
+        for left in folder.glob(f"*{TEMPORARY}"):
+            # Whoever wrote it was killed: we hold the lock.
+            left.unlink(missing_ok=True)
+        version = RuleVersion(
+            kind=kind,
+            number=self._last_number_ever(kind) + 1,
+            at_ms=self._now_ms(),
+            change=change,
+            document=document,
+            restores=restores,
+        )
+        raw = write_version(version)
+        target = self._path(kind, version.number)
+        temporary = target.with_suffix(TEMPORARY)
+        try:
+            with temporary.open("xb") as file:
+                file.write(raw)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(target)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        _sync_folder(folder)
+        self._trim(kind)
+        return version
+
+    def _trim(self, kind: str) -> None:
+        for number in self._numbers(kind)[: -self._history_count_max]:
+            try:
+                self._path(kind, number).unlink(missing_ok=True)
+            except OSError as error:
+                # The new version is kept; an old one too many harms nobody.
+                _LOG.warning("cannot remove version %d of the %s rules: %s", number, kind, error)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Be the only writer, over all processes and threads."""
+        with (self._folder / ".lock").open("ab") as file:
+            deadline_s = time.monotonic() + LOCK_WAIT_S
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline_s:
+                        raise RuleStoreBusy(
+                            f"another process has held {self._folder} for {LOCK_WAIT_S:g} s"
+                        ) from None
+                    time.sleep(LOCK_RETRY_S)
+            # Closing the file lets go of the lock; so does being killed.
+            yield
+
+    # Files.
+
+    def _path(self, kind: str, number: int) -> Path:
+        return self._folder / kind / f"{number:08d}.json"
+
+    def _numbers(self, kind: str) -> list[int]:
+        matches = (_VERSION_NAME.fullmatch(path.name) for path in (self._folder / kind).iterdir())
+        return sorted(int(found[1]) for found in matches if found)
+
+    def _last_number_ever(self, kind: str) -> int:
+        matches = (_KEPT_NAME.fullmatch(path.name) for path in (self._folder / kind).iterdir())
+        return max((int(found[1]) for found in matches if found), default=0)
+
+    def _read(self, kind: str, number: int) -> RuleVersion | None:
+        """A version from its file; None when it is gone, or cannot be read and was set aside."""
+        path = self._path(kind, number)
+        try:
+            with path.open("rb") as file:
+                raw = file.read(FILE_BYTES_MAX)
+        except FileNotFoundError:
+            return None
+        try:
+            # What is too large is cut, so it cannot be read either.
+            return read_version(raw, kind, number)
+        except Unreadable as error:
+            self._set_aside(path, error)
+            return None
+
+    def _set_aside(self, path: Path, reason: Unreadable) -> None:
+        aside = path.with_name(path.name + DAMAGED)
+        copies = 1
+        while aside.exists():
+            copies += 1
+            aside = path.with_name(f"{path.name}{DAMAGED}.{copies}")
+        # Two processes may find it at once; then one of them finds it gone.
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(aside)
+            _LOG.error(
+                "the rule file %s cannot be read: %s. It was set aside as %s, and the version "
+                "before it counts; the rules that were saved last are NOT in force",
+                path,
+                reason,
+                aside.name,
+            )
+
+    def _refuse_if_damaged(self, kind: str) -> None:
+        folder = self._folder / kind
+        damaged = sorted(path.name for path in folder.iterdir() if DAMAGED in path.name)
+        if damaged:
+            raise RuleStoreDamaged(
+                f"{kind} rules were kept in {folder}, and none of them can be read: "
+                f"{', '.join(damaged)}. To start without them, move these files away; to start "
+                "with rules that you have elsewhere, save them (import) first"
+            )
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring a rename to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
