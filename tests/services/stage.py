@@ -47,8 +47,8 @@ __all__ = [
     "buy",
     "events_of",
     "make_sale",
-    "open_sale",
     "open_gate",
+    "open_sale",
     "until",
 ]
 
@@ -110,6 +110,7 @@ class Counts:
     causes: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     by_flag: int = 0
+    flags_raised: int = 0
     queue_max: int = 0
     fenced_now: int = 0
 
@@ -125,6 +126,9 @@ class Counts:
 
     def answered_by_flag(self) -> None:
         self.by_flag += 1
+
+    def flag_raised(self) -> None:
+        self.flags_raised += 1
 
     def queue_length(self, requests: int) -> None:
         self.queue_max = max(self.queue_max, requests)
@@ -252,7 +256,7 @@ class MemoryFenceLedger:
         self.epochs[bucket_id] = replace(self.epochs[bucket_id], begun=True)
         return first
 
-    async def mark_folders(self, bucket_id: BucketId, epoch: int) -> list[str]:
+    async def mark_folders(self, bucket_id: BucketId, epoch: int) -> list[str]:  # noqa: ARG002  -- the port asks for it
         return self.folders
 
     async def mark_open(self, bucket_id: BucketId, epoch: int) -> None:

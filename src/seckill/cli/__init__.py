@@ -5,9 +5,11 @@ Rooms are imported where they are used, so that ``seckill -h`` answers at once.
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
+from seckill import __version__
 from seckill.cli.bench import bench_app
 from seckill.cli.orders import orders_app
 from seckill.cli.proof import proof_app
@@ -15,6 +17,7 @@ from seckill.cli.run import run_app
 from seckill.cli.sale import sale_app
 from seckill.cli.stress import stress_app
 from seckill.domain.errors import InvalidValue, SeckillError
+from seckill.runtime.errors import SettingsInvalid
 
 __all__ = ["app", "main"]
 
@@ -30,7 +33,8 @@ A first sale, in two terminals:
     seckill stress --buyers 10000        ten thousand buyers, three clicks each, then the audit
 
 The other commands find a running service by the same settings: run them in the same folder, or
-give SECKILL_DATA_DIR. Exit codes: 0 done, 1 failed or a promise is broken, 2 wrong use.
+give SECKILL_DATA_DIR. Exit codes: 0 done, 1 failed or a promise is broken, 2 wrong use, a wrong
+setting included.
 """
 
 app = typer.Typer(
@@ -49,12 +53,34 @@ app.add_typer(stress_app)
 app.add_typer(bench_app, name="bench")
 
 
+def _tell_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"seckill {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def seckill(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Say which version this is.", callback=_tell_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
 def main() -> None:
     """Run the command line. An error is one sentence on standard error, never a stack trace."""
+    # What this program and its children write (the ledger, Redis' files) is nobody else's business.
+    os.umask(0o077)
     try:
         app()
     except InvalidValue as error:
         _fail(f"{error.field}: {error.rule}", 2)
+    except SettingsInvalid as error:
+        _fail(str(error), 2)
     except SeckillError as error:
         _fail(str(error), 1)
     except BrokenPipeError:

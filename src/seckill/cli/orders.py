@@ -35,6 +35,8 @@ def orders_list(
     if as_json:
         print_json([asdict(order) for order in orders])
         return
+    if not orders:
+        typer.echo(f"{user_id} has no orders; a purchase that is still queued is not one yet")
     for order in orders:
         typer.echo(
             f"{order.reservation_id}  {order.state.value:<18} {order.quantity:>4} x"

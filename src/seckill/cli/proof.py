@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seckill.cli.shared import DataDirOption, JSONOption, print_json, with_stores
+from seckill.domain.errors import InvalidValue
+from seckill.domain.wording import counted
 
 if TYPE_CHECKING:
     from seckill.admission.fence import Rebuild
@@ -35,7 +37,8 @@ def rebuild(
         typer.Argument(metavar="[GOODS_ID]", help="The goods; default: every sale that needs it."),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Rebuild although nothing is wrong with the bucket.")
+        bool,
+        typer.Option("--force", help="Rebuild although nothing is wrong with it; needs GOODS_ID."),
     ] = False,
     wait_s: Annotated[
         float, typer.Option(help="Longest wait for the outbox to run dry into the ledger.")
@@ -50,6 +53,9 @@ def rebuild(
     """
     from seckill.runtime.rebuilding import rebuild as rebuild_buckets  # noqa: PLC0415
 
+    if force and goods_id is None:
+        raise InvalidValue("--force", "needs a GOODS_ID: which bucket is to be made anew")
+
     async def work(stores: "Stores") -> "list[Rebuild]":
         return await rebuild_buckets(stores, goods_id, force=force, deadline_ms=int(wait_s * 1000))
 
@@ -62,8 +68,9 @@ def rebuild(
     for row in rows:
         typer.echo(
             f"goods {row['goods_id']}: open again under epoch {row['epoch']} after"
-            f" {row['fenced_ms']} ms, {row['remaining']} units left, {row['held']} held by"
-            f" {row['buyers']} buyers, {len(row['lost'])} acknowledged purchases lost"
+            f" {row['fenced_ms']} ms, {counted(row['remaining'], 'unit')} left,"
+            f" {row['held']:,} held by {counted(row['buyers'], 'buyer')},"
+            f" {counted(len(row['lost']), 'acknowledged purchase')} lost"
         )
         if not row["marks_complete"]:
             typer.echo("  other hosts have marks that cannot be read here: more may be lost")

@@ -1,10 +1,12 @@
 """Commands that run the service, and those that tell how it runs."""
 
 import asyncio
+import os
 from typing import Annotated
 
 import typer
 
+from seckill import __version__
 from seckill.cli.shared import DataDirOption, JSONOption, load, of_running_service, print_json
 from seckill.domain.errors import InvalidValue
 
@@ -41,7 +43,7 @@ def serve(
     Ctrl-C ends it cleanly; the next start goes on with the same data. Every other setting, its
     bounds and its default: `seckill settings` and docs/reference/settings.md.
     """
-    from seckill.runtime.demo_hint import demo_hint  # noqa: PLC0415
+    from seckill.runtime.demo_hint import demo_hint, own_command  # noqa: PLC0415
     from seckill.runtime.logs import configure_logging  # noqa: PLC0415
     from seckill.runtime.preparing import prepare_in_child  # noqa: PLC0415
     from seckill.runtime.settings import Settings  # noqa: PLC0415
@@ -54,6 +56,7 @@ def serve(
 
     loaded = load(data_dir, bind=bind, workers=workers, durability=durability)
     settings = loaded.settings
+    typer.echo(f"starting Seckill {__version__} on the data directory {settings.data_dir} …")
     configure_logging(
         level=settings.log_level, log_format=settings.log_format, role="supervisor", slot=0
     )
@@ -64,7 +67,7 @@ def serve(
     def ready(report: RunReport) -> None:
         typer.echo(describe_run(report))
         if demo:
-            typer.echo(demo_hint(report.status.bind, settings))
+            typer.echo(demo_hint(report.status.bind, settings, own_command()))
 
     asyncio.run(Supervisor(loaded, prepare=prepared, on_ready=ready).run())
 
@@ -77,10 +80,28 @@ def worker(
     data_dir: DataDirOption = None,
 ) -> None:
     """Run one more order worker for a service that is already running (which has number 0)."""
+    from seckill.runtime.errors import SlotTaken  # noqa: PLC0415
     from seckill.runtime.roles import run_worker  # noqa: PLC0415
+    from seckill.runtime.settings import mask_url  # noqa: PLC0415
+    from seckill.runtime.status import read_status  # noqa: PLC0415
 
     _check_slot(slot)
-    run_worker(of_running_service(data_dir).settings, slot)
+    settings = of_running_service(data_dir).settings
+    run = read_status(settings.data)
+    for own in run.of_role("worker") if run else ():
+        if own.slot == slot:
+            # Also while that one is being started again: taking its number would keep it out, and
+            # a part that cannot come back ends the run.
+            raise SlotTaken("worker", slot, str(settings.data_dir), own.pid or 0)
+
+    def tell() -> None:
+        typer.echo(
+            f"order worker {slot}, process {os.getpid()}: carries orders from"
+            f" {mask_url(settings.redis_url)} to {mask_url(settings.database_url)}; Ctrl-C ends it",
+            err=True,
+        )
+
+    run_worker(settings, slot, on_begin=tell)
 
 
 @run_app.command(hidden=True)

@@ -105,7 +105,13 @@ def sale_create(
     ends_at: Annotated[
         str | None, typer.Option(help="RFC 3339 with offset; without it the sale has no end.")
     ] = None,
-    pay_window_s: Annotated[int, typer.Option(help="Seconds that an order may stay unpaid.")] = 900,
+    pay_window_s: Annotated[
+        int,
+        typer.Option(
+            help="Seconds that an order may stay unpaid, 1 to 2,592,000. Recorded and shown to the"
+            " buyer; in this version no order expires by itself."
+        ),
+    ] = 900,
     data_dir: DataDirOption = None,
     as_json: JSONOption = False,
 ) -> None:

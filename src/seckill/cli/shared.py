@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -36,10 +37,19 @@ def print_json(value: object) -> None:
 
 
 def load(data_dir: Path | None, **flags: object) -> "LoadedSettings":
-    """The settings; a flag that is None was not given."""
+    """The settings; a flag that is None was not given. What was ignored is told once."""
     from seckill.runtime.settings import load_settings  # noqa: PLC0415
 
-    return load_settings({"data_dir": data_dir, **flags})
+    loaded = load_settings({"data_dir": data_dir, **flags})
+    for warning in loaded.warnings:
+        _tell_once(warning)
+    return loaded
+
+
+@cache
+def _tell_once(sentence: str) -> None:
+    """Say something beside the answer. A command may load the settings more than once."""
+    typer.echo(f"seckill: {sentence}", err=True)
 
 
 def of_running_service(data_dir: Path | None) -> "LoadedSettings":

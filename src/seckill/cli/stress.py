@@ -96,6 +96,8 @@ def stress(
         user_prefix=f"{run_name}-",
     )
     with _service(data_dir, own=own, quiet=as_json) as service:
+        # Before a sale is opened that nobody could then be let in to.
+        headers_for = _headers_for(service.settings)
         goods_id = goods or f"stress-{run_name}"
         if goods is None:
             _open_sale(service, goods_id, stock=stock, limit=limit)
@@ -103,10 +105,8 @@ def stress(
             from dataclasses import replace  # noqa: PLC0415
 
             left, limit_per_user = _left(service, goods)
-            plan = replace(plan, stock=left, limit_per_user=limit_per_user)
-        target = Target(
-            url=service.url, goods_id=goods_id, headers_for=_headers_for(service.settings)
-        )
+            plan = replace(plan, stock=left, stock_found=True, limit_per_user=limit_per_user)
+        target = Target(url=service.url, goods_id=goods_id, headers_for=headers_for)
 
         async def audit() -> Mapping[str, Any]:
             from seckill.runtime.auditing import audit as audit_stores  # noqa: PLC0415
@@ -219,9 +219,12 @@ def _headers_for(settings: "Settings") -> "HeadersFor":
     if settings.auth == "dev":
         return dev_headers
     secret = settings.jwt_secret.get_secret_value()
-    if not secret:
+    if settings.jwt_algorithm != "HS256" or not secret:
+        lacks = "SECKILL_JWT_SECRET" if settings.jwt_algorithm == "HS256" else "auth dev, or HS256"
         raise InvalidValue(
-            "auth", "must be dev, or jwt with a secret: a run needs tokens for its buyers"
+            "auth",
+            f"the service lets in whom a token names ({settings.jwt_algorithm}), and a run has to"
+            f" sign one for each of its buyers: that needs {lacks}",
         )
     import jwt  # noqa: PLC0415
 

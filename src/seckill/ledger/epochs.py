@@ -66,7 +66,7 @@ class EpochRow:
     origin: str
     opening_units: int
     valid_to_seq: int | None
-    opened_at_ms: int | None
+    opened_at_ms: int | None = None
 
     @property
     def bucket_id(self) -> BucketId:

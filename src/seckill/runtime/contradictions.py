@@ -15,8 +15,6 @@ _HMAC_KEY_BYTES_MIN: Final = 32  # RFC 7518, section 3.2: as long as the hash of
 def contradictions(settings: "Settings") -> Iterator[tuple[str, str]]:
     """Each setting that has to change, with the rule that it breaks beside another one."""
     if settings.channel == "kafka":
-        if not settings.kafka_bootstrap:
-            yield "channel", "kafka needs kafka_bootstrap, the addresses of the brokers"
         yield "channel", "kafka is not in this version yet: leave it at direct"
     if settings.sentinel_dashboard:
         yield "sentinel_dashboard", "heartbeats are not in this version yet: leave it empty"

@@ -9,6 +9,7 @@
     ├── marks/                    highest acknowledged seq of each web slot: survive kill -9
     └── run/
         ├── lock                  held by the supervisor as long as it lives
+        ├── web-0.lock …          held by the one process of each role and number
         ├── status.json           which process does what; rewritten at each change
         ├── settings.json         what the other commands must know to find this run
         └── metrics/              one file for each process slot
@@ -19,18 +20,21 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from seckill.runtime.errors import DataDirInUse, DataDirUnusable
+from seckill.runtime.errors import DataDirInUse, DataDirUnusable, RunError, SlotTaken
 
 __all__ = ["DataDir", "write_atomically"]
 
 _PRIVATE_DIR: Final = 0o700
 _PRIVATE_FILE: Final = 0o600
 _PID_BYTES_MAX: Final = 20
+_OWN_NAMES: Final = frozenset(
+    {"seckill.toml", "ledger.db", "ledger.db-wal", "ledger.db-shm", "redis", "marks", "run"}
+)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -104,7 +108,9 @@ class DataDir:
     def create(self) -> None:
         """Make what is missing, private to this user. Safe to call again.
 
-        A root folder that was there before keeps its mode: it may be a mounted volume.
+        A root folder that was there before keeps its mode when it is empty, or holds things of
+        others as well: it may be a mounted volume, or somebody's home. One that holds nothing but
+        ours is made private, and so is the ledger in it.
 
         Raises:
             DataDirUnusable: a folder cannot be made, belongs to somebody else, or is no folder.
@@ -112,6 +118,7 @@ class DataDir:
         folder = self.root
         try:
             self.root.mkdir(mode=_PRIVATE_DIR, parents=True, exist_ok=True)
+            self._make_private()
             for folder in (self.redis, self.marks, self.run, self.metrics):
                 folder.mkdir(mode=_PRIVATE_DIR, exist_ok=True)
                 if stat.S_IMODE(folder.stat().st_mode) != _PRIVATE_DIR:
@@ -122,6 +129,22 @@ class DataDir:
                 f"{error.strerror or error} ({error.filename or folder})"
             ) from error
 
+    def _make_private(self) -> None:
+        """Take away from others what an earlier version, or another umask, had left open to them.
+
+        What belongs to somebody else is left as it is.
+        """
+        found = {path.name for path in self.root.iterdir()}
+        wanted = {self.root: _PRIVATE_DIR} if found and found <= _OWN_NAMES else {}
+        wanted |= dict.fromkeys(
+            (self.root / name for name in found & _OWN_NAMES if name.startswith("ledger.db")),
+            _PRIVATE_FILE,
+        )
+        for path, mode in wanted.items():
+            before = path.stat()
+            if before.st_uid == os.geteuid() and stat.S_IMODE(before.st_mode) != mode:
+                path.chmod(mode)
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Own the directory as its one supervisor. The kernel gives the lock back at any death.
@@ -130,7 +153,35 @@ class DataDir:
             DataDirInUse: another process owns it.
             DataDirUnusable: the lock file cannot be opened, or the file system has no locks.
         """
-        path = self.run / "lock"
+        with self._locked(self.run / "lock", taken=lambda pid: DataDirInUse(str(self.root), pid)):
+            yield
+
+    @contextlib.contextmanager
+    def slot_locked(self, role: str, slot: int) -> Iterator[None]:
+        """Be the one process of this role and number: two would undo each other's work.
+
+        They would share the marks or the place in the outbox, and the metrics, that belong to a
+        number. The kernel gives the lock back at any death.
+
+        Raises:
+            SlotTaken: another process has the role and number.
+            DataDirUnusable: as :meth:`locked`.
+        """
+        try:
+            self.run.mkdir(mode=_PRIVATE_DIR, parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataDirUnusable(
+                f"the data directory {self.root} cannot be used: {error.strerror} ({self.run})"
+            ) from error
+        with self._locked(
+            self.run / f"{role}-{slot}.lock",
+            taken=lambda pid: SlotTaken(role, slot, str(self.root), pid),
+        ):
+            yield
+
+    @contextlib.contextmanager
+    def _locked(self, path: Path, *, taken: Callable[[int], RunError]) -> Iterator[None]:
+        """Hold a lock file; ``taken`` makes the error when the process with this id holds it."""
         try:
             # Close-on-exec is what keeps a child of ours from holding the lock after our death.
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE_FILE)
@@ -142,7 +193,7 @@ class DataDir:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise DataDirInUse(str(self.root), _pid_in(file)) from None
+                raise taken(_pid_in(file)) from None
             except OSError as error:
                 raise DataDirUnusable(
                     f"the file system of {self.root} cannot lock files "

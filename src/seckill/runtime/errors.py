@@ -7,6 +7,7 @@
         ├── SettingsInvalid     a setting breaks a rule, or contradicts another
         ├── NoService           a command needs a running service, and none is to be found
         ├── PartMissing         a process lacks what only `seckill serve` can give it
+        ├── SlotTaken           another process does this work under this number
         ├── PrepareFailed       what must be done before the parts start could not be done
         ├── DataDirUnusable     the data directory cannot be made, read or written
         │   └── DataDirInUse    another supervisor runs on it
@@ -30,6 +31,7 @@ __all__ = [
     "RedisUnusable",
     "RunError",
     "SettingsInvalid",
+    "SlotTaken",
 ]
 
 
@@ -63,6 +65,22 @@ class NoService(RunError):  # noqa: N818  -- reads as what it is
 
 class PartMissing(RunError):  # noqa: N818  -- reads as what it is
     """A process was started without something that only `seckill serve` can give it."""
+
+
+class SlotTaken(RunError):  # noqa: N818  -- reads as what it is
+    """Another process does this work under this number.
+
+    Attributes:
+        pid: process id of the other one, 0 when it has not written it down yet.
+    """
+
+    def __init__(self, role: str, slot: int, root: str, pid: int) -> None:
+        who = f"process {pid}" if pid else "another process"
+        super().__init__(
+            f"{who} already is {role} {slot} of the data directory {root}: give this one a number"
+            " of its own with --slot"
+        )
+        self.pid = pid
 
 
 class PrepareFailed(RunError):  # noqa: N818  -- reads as what it is

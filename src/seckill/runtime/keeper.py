@@ -137,7 +137,7 @@ class Keeper:
                 )
             wait_ms = policy.delay_ms(deaths, self._chance())
             self._log.warning(
-                "part_died",
+                "a part died",
                 how=life.end,
                 deaths_in_a_row=deaths,
                 again_in_ms=round(wait_ms),
@@ -220,7 +220,7 @@ class Keeper:
             if not await self._ends_within(grace_ms, hurry) and not (
                 hurry.is_set() and hurry_ms and await self._ends_within(hurry_ms, asyncio.Event())
             ):
-                self._log.warning("part_killed", why="it did not end in time", grace_ms=grace_ms)
+                self._log.warning("killed a part that did not end in time", grace_ms=grace_ms)
                 _kill(process)
         await asyncio.wait({self._task})
 

@@ -3,14 +3,18 @@
 import logging
 import re
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any, Final, Literal, TextIO
 
 import structlog
 
+from seckill.domain.ids import GoodsId, SaleId
+from seckill.domain.reservation import BucketId
 from seckill.runtime.settings import mask_url
 
-__all__ = ["configure_logging"]
+__all__ = ["configure_logging", "name_goods"]
+
+GoodsOf = Callable[[SaleId], GoodsId | None]
 
 _SECRET_NAME: Final = re.compile(
     r"(?i)(secret|password|passwd|authorization|cookie|token|api_?key|private_?key)"
@@ -18,6 +22,12 @@ _SECRET_NAME: Final = re.compile(
 _BEARER: Final = re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]+")
 _JWT: Final = re.compile(r"\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 _NESTING_MAX: Final = 4
+
+
+class _Names:
+    """What log lines of this process call things by; set up anew with the log itself."""
+
+    goods_of: GoodsOf | None = None
 
 
 def configure_logging(
@@ -40,6 +50,7 @@ def configure_logging(
         stream: where to; standard error by default, since standard output is for answers.
     """
     target = stream or sys.stderr
+    _Names.goods_of = None
 
     def with_part(
         _logger: Any, _method: str, event: MutableMapping[str, Any]
@@ -51,6 +62,7 @@ def configure_logging(
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
+        with_goods,
         structlog.stdlib.ExtraAdder(),
         with_part,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -82,6 +94,8 @@ def configure_logging(
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
+    # Alembic tells of each start that it found the schema as it should be.
+    logging.getLogger("alembic").setLevel(max(root.level, logging.WARNING))
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -92,6 +106,28 @@ def configure_logging(
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+
+
+def name_goods(goods_of: GoodsOf) -> None:
+    """Have the lines about a bucket name the goods in it: operators know those, not numbers.
+
+    Args:
+        goods_of: the goods of a sale, or None where this process does not know it.
+    """
+    _Names.goods_of = goods_of
+
+
+def with_goods(
+    _logger: Any, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """Write a bucket as commands and reports do, and its goods beside it."""
+    bucket = event.get("bucket")
+    if isinstance(bucket, BucketId):
+        event["bucket"] = f"{bucket.sale_id}.{bucket.bucket}"
+        goods = _Names.goods_of(bucket.sale_id) if _Names.goods_of else None
+        if goods is not None:
+            event.setdefault("goods", goods)
+    return event
 
 
 def without_secrets(

@@ -1,13 +1,28 @@
 """The rooms' observers, counting into the metrics of this process."""
 
+from collections.abc import Sequence
+from time import perf_counter
+
+from seckill.domain.events import BucketEvent
+from seckill.domain.ids import ReservationId
 from seckill.domain.outcomes import Outcome
-from seckill.pipeline.ports import WriteReport
-from seckill.runtime.metric_table import ROUTES
+from seckill.pipeline.ports import (
+    OrderLedger,
+    PendingRelease,
+    PendingStockChange,
+    WriteReport,
+)
+from seckill.runtime.metric_table import LAYOUT, ROUTES
 from seckill.runtime.telemetry import Counter, Histogram, Metrics
 
-__all__ = ["AdmissionMetrics", "HTTPMetrics", "WorkerMetrics"]
+__all__ = ["AdmissionMetrics", "HTTPMetrics", "TimedLedger", "WorkerMetrics"]
 
 _OPERATIONS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"})
+
+
+def _class_of(status: int) -> str:
+    """The class of a status. Nothing here redirects, so what is no error was served."""
+    return "5xx" if status >= 500 else "4xx" if status >= 400 else "2xx"  # noqa: PLR2004
 
 
 class AdmissionMetrics:
@@ -15,14 +30,15 @@ class AdmissionMetrics:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._batches = metrics.counter("seckill_admission_batches_total", "answered")
+        self._batches = metrics.counter("seckill_admission_batches_total")
         self._sizes = metrics.histogram("seckill_admission_batch_size_requests")
         self._seconds = metrics.histogram("seckill_admission_batch_seconds")
         self._flag_answers = metrics.counter("seckill_sold_out_flag_answers_total")
+        self._flags_raised = metrics.counter("seckill_sold_out_flags_raised_total")
         self._queue = metrics.gauge("seckill_queue_requests")
         self._fenced = metrics.gauge("seckill_fenced_buckets")
-        self._undecided: dict[str, Counter] = {}
-        self._errors: dict[str, Counter] = {}
+        self._undecided = _ByWord(metrics, "seckill_undecided_total")
+        self._errors = _ByWord(metrics, "seckill_redis_errors_total")
 
     def batch_decided(self, requests: int, duration_ms: float) -> None:
         """See AdmissionObserver."""
@@ -32,23 +48,19 @@ class AdmissionMetrics:
 
     def undecided(self, cause: str) -> None:
         """See AdmissionObserver."""
-        counter = self._undecided.get(cause)
-        if counter is None:
-            counter = self._metrics.counter("seckill_undecided_total", cause)
-            self._undecided[cause] = counter
-        counter.inc()
+        self._undecided.inc(cause)
 
     def redis_failed(self, kind: str) -> None:
         """See AdmissionObserver."""
-        counter = self._errors.get(kind)
-        if counter is None:
-            counter = self._metrics.counter("seckill_redis_errors_total", kind)
-            self._errors[kind] = counter
-        counter.inc()
+        self._errors.inc(kind)
 
     def answered_by_flag(self) -> None:
         """See AdmissionObserver."""
         self._flag_answers.inc()
+
+    def flag_raised(self) -> None:
+        """See AdmissionObserver."""
+        self._flags_raised.inc()
 
     def queue_length(self, requests: int) -> None:
         """See AdmissionObserver."""
@@ -57,6 +69,17 @@ class AdmissionMetrics:
     def fenced(self, buckets: int) -> None:
         """See AdmissionObserver."""
         self._fenced.inc(buckets)
+
+
+class _ByWord:
+    """Counters of one metric by the value of its one label; a word it does not list is "other"."""
+
+    def __init__(self, metrics: Metrics, name: str) -> None:
+        self._counters = {word: metrics.counter(name, word) for word in LAYOUT.values_of(name)}
+
+    def inc(self, word: str) -> None:
+        """Count one more."""
+        (self._counters.get(word) or self._counters["other"]).inc()
 
 
 class WorkerMetrics:
@@ -68,8 +91,10 @@ class WorkerMetrics:
         self._compensated = metrics.counter("seckill_orders_compensated_total")
         self._errors = metrics.counter("seckill_ledger_errors_total")
         self._dead = metrics.counter("seckill_dead_letters_total")
-        self._released = metrics.counter("seckill_releases_total", "released")
-        self._carried_on = metrics.counter("seckill_bucket_openings_total", "carried_on")
+        self._released = metrics.counter("seckill_releases_total")
+        self._openings = metrics.counter("seckill_bucket_openings_total")
+        self._fenced = metrics.gauge("seckill_fenced_buckets")
+        self._write_seconds = metrics.histogram("seckill_ledger_write_seconds")
         self._backlog_entries = metrics.gauge("seckill_outbox_backlog_entries")
         self._backlog_seconds = metrics.gauge("seckill_outbox_backlog_seconds")
 
@@ -93,12 +118,51 @@ class WorkerMetrics:
 
     def reopened(self) -> None:
         """One bucket was opened, or goes on under a new epoch."""
-        self._carried_on.inc()
+        self._openings.inc()
+
+    def fenced(self, buckets: int) -> None:
+        """So many buckets of all sales are closed, by the judgement of the fence's keeper."""
+        self._fenced.set(buckets)
+
+    def write_took(self, seconds: float) -> None:
+        """One transaction was committed after so long."""
+        self._write_seconds.observe(seconds)
 
     def backlog(self, entries: int, oldest_ms: int) -> None:
         """So much waits in the outbox."""
         self._backlog_entries.set(entries)
         self._backlog_seconds.set(oldest_ms / 1000)
+
+
+class TimedLedger:
+    """Implements `pipeline.ports.OrderLedger` on another one, and times its transactions."""
+
+    def __init__(self, ledger: OrderLedger, counts: WorkerMetrics) -> None:
+        self._ledger = ledger
+        self._counts = counts
+
+    async def write(self, events: Sequence[BucketEvent]) -> WriteReport:
+        """See OrderLedger."""
+        began = perf_counter()
+        report = await self._ledger.write(events)
+        self._counts.write_took(perf_counter() - began)
+        return report
+
+    async def pending_releases(self, releases_max: int) -> Sequence[PendingRelease]:
+        """See OrderLedger."""
+        return await self._ledger.pending_releases(releases_max)
+
+    async def confirm_releases(self, done: Sequence[tuple[ReservationId, int]]) -> None:
+        """See OrderLedger."""
+        await self._ledger.confirm_releases(done)
+
+    async def pending_stock_changes(self) -> Sequence[PendingStockChange]:
+        """See OrderLedger."""
+        return await self._ledger.pending_stock_changes()
+
+    async def confirm_stock_change(self, change_id: str, *, applied: bool) -> None:
+        """See OrderLedger."""
+        await self._ledger.confirm_stock_change(change_id, applied=applied)
 
 
 class HTTPMetrics:
@@ -126,9 +190,7 @@ class HTTPMetrics:
             elif name not in ROUTES:
                 name = "other"
             numbers = self._requests[key] = (
-                self._metrics.counter(
-                    "seckill_http_requests_total", name, f"{min(max(status // 100, 1), 5)}xx"
-                ),
+                self._metrics.counter("seckill_http_requests_total", name, _class_of(status)),
                 self._metrics.histogram("seckill_http_request_seconds", name),
             )
         numbers[0].inc()
@@ -146,5 +208,5 @@ class HTTPMetrics:
 
     def bound_met(self, bound: str) -> None:
         """See WebMetrics."""
-        if bound == "sse_streams":
+        if bound in {"sse_streams", "sse_streams_per_user"}:
             self._stream_refusals.inc()

@@ -247,7 +247,7 @@ class Settings(BaseSettings):
         le=1_000,
     )
     batch_entries_max: Count = _setting(
-        "Purchases that are decided in one call of Redis.", 512, unit="purchases", ge=1, le=1_024
+        "Purchases that are decided in one call of Redis.", 512, unit="purchases", ge=1, le=512
     )
     batch_bytes_max: Count = _setting(
         "Size of one such call.", 262_144, unit="bytes", ge=4_096, le=1_048_576

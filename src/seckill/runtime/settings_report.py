@@ -33,11 +33,11 @@ __all__ = [
     "write_run_settings",
 ]
 
-# What a command in another terminal must know to work on the same data as the running service.
-# No secret of a buyer's token is among them.
+# What a command in another terminal must know to work on the same data as the running service,
+# and to be let in. No secret of a buyer's token is among them.
 _RUN_SETTINGS: Final = (
     "bind", "redis_url", "database_url", "key_prefix", "channel", "kafka_bootstrap", "durability",
-    "replicas_min",
+    "replicas_min", "auth", "jwt_algorithm", "jwt_audience", "jwt_issuer",
 )  # fmt: skip
 
 
@@ -184,7 +184,6 @@ def with_run_settings(loaded: LoadedSettings) -> LoadedSettings:
         and loaded.sources[name] is Source.DEFAULT
         and found[name] != getattr(loaded.settings, name)
     }
-    # "auth" is not among them: it was decided by the bind of the other process, not by ours.
     settings = loaded.settings.model_copy(update=taken)
     sources = dict(loaded.sources) | dict.fromkeys(taken, Source.RUNNING_SERVICE)
     if "redis_url" in taken and found.get(_STARTED):

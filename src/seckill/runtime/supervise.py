@@ -22,7 +22,8 @@ import structlog
 
 from seckill import __version__
 from seckill.runtime.data_dir import DataDir
-from seckill.runtime.embedded_redis import EmbeddedRedis, RedisServer
+from seckill.runtime.embedded_redis import EmbeddedRedis, RedisServer, find_server
+from seckill.runtime.errors import DataDirUnusable
 from seckill.runtime.keeper import Keeper, RestartPolicy
 from seckill.runtime.listener import (
     address_of,
@@ -55,6 +56,7 @@ _WORKER_GRACE_MS: Final = 5_000
 _REDIS_GRACE_MS: Final = 10_000
 _REDIS_HURRY_MS: Final = 2_000
 _LEFTOVER_TIMEOUT_MS: Final = 2_000
+_WRITE_AGAIN_S: Final = 1.0
 
 
 def child_command(role: str, slot: int) -> list[str]:
@@ -139,6 +141,8 @@ class Supervisor:
                 Everything that had been started is ended by then.
         """
         raise_open_files_limit()
+        if not self._data.root.exists():
+            self._find_out_beforehand()
         self._data.create()
         with self._data.locked(), self._signals():
             await _end_leftovers(self._data, self._log)
@@ -153,6 +157,21 @@ class Supervisor:
                 os.close(lifeline_read)
                 os.close(lifeline_write)
 
+    def _find_out_beforehand(self) -> None:
+        """Refuse what is bound to fail before a data directory is made for it.
+
+        Only where there is none: in one that is there, something of an earlier run may hold the
+        address until it is ended.
+
+        Raises:
+            AddressUnusable, RedisMissing, RedisUnusable: as the start itself would.
+        """
+        settings = self._loaded.settings
+        for listener in open_listeners(settings.bind_address, 1):
+            listener.close()
+        if not settings.redis_url:
+            find_server()
+
     async def _run_parts(self, listeners: Sequence[socket.socket], lifeline_fd: int) -> None:
         bind = address_of(listeners[0], self._loaded.settings.bind_address)
         settings = self._loaded.settings
@@ -162,15 +181,18 @@ class Supervisor:
                 __version__, rfc3339(time.time()), str(bind), mask_url(settings.redis_url), ()
             ),
         )
-        metrics = Metrics(self._data.metrics, "supervisor-0", LAYOUT)
+        with _writing(self._data):
+            metrics = Metrics(self._data.metrics, "supervisor-0", LAYOUT)
         observer = _Observer(board, metrics, self._data, self._log)
         observer.supervisor_started()
+        keeping_written = asyncio.create_task(observer.keep_written(), name="keep the status")
         try:
             loaded = self._loaded
             if not settings.redis_url:
-                loaded = await self._start_redis(board, observer)
+                loaded = await self._start_redis(observer)
             on_bind = loaded.settings.model_copy(update={"bind": str(bind)})
-            write_run_settings(replace(loaded, settings=on_bind))
+            with _writing(self._data):
+                write_run_settings(replace(loaded, settings=on_bind))
             await self._or_stop(self._prepare(loaded.settings))
             self._start_programs(loaded.settings, listeners, lifeline_fd, observer)
             for keeper in tuple(self._keepers):
@@ -181,11 +203,16 @@ class Supervisor:
             pass
         finally:
             await self._end_all()
-            board.remove()
-            self._data.run_settings.unlink(missing_ok=True)
+            keeping_written.cancel()
+            await asyncio.wait({keeping_written})
+            # What cannot be removed is taken for nothing: it names a supervisor that is gone.
+            with contextlib.suppress(OSError):
+                board.remove()
+            with contextlib.suppress(OSError):
+                self._data.run_settings.unlink(missing_ok=True)
             metrics.close()
 
-    async def _start_redis(self, board: StatusBoard, observer: "_Observer") -> LoadedSettings:
+    async def _start_redis(self, observer: "_Observer") -> LoadedSettings:
         settings = self._loaded.settings
         assert settings.durability != "replicated"  # refused when the settings were read
         self._redis = EmbeddedRedis(
@@ -193,7 +220,8 @@ class Supervisor:
             durability=settings.durability,
             start_timeout_ms=settings.redis_start_timeout_ms,
         )
-        await self._redis.prepare()
+        with _writing(self._data):
+            await self._redis.prepare()
         # Its own limit counts, which knows what it waited for; the keeper's is only behind it.
         limit_ms = settings.redis_start_timeout_ms + _REDIS_HURRY_MS
         keeper = self._keep(
@@ -202,7 +230,7 @@ class Supervisor:
             replace(self._policy, start_timeout_ms=limit_ms),
         )
         await self._or_stop(keeper.is_ready.wait())
-        board.set_redis_url(self._redis.url)
+        observer.redis_started(self._redis.url)
         return with_started_redis(self._loaded, self._redis.url)
 
     def _start_programs(
@@ -279,7 +307,7 @@ class Supervisor:
 
     def _report(self, loaded: LoadedSettings, status: RunStatus) -> RunReport:
         server = self._redis.server if self._redis else None
-        notes = (*loaded.warnings, server.warning if server else "", backlog_note())
+        notes = (server.warning if server else "", backlog_note())
         return RunReport(loaded, status, server, tuple(note for note in notes if note))
 
     @contextlib.contextmanager
@@ -301,8 +329,25 @@ class _StopAsked(Exception):  # noqa: N818  -- not an error: the way out of what
     """The run is to end."""
 
 
+@contextlib.contextmanager
+def _writing(data: DataDir) -> Iterator[None]:
+    """Around what cannot start without a file. Raises DataDirUnusable when it cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise DataDirUnusable(
+            f"the data directory {data.root} cannot be written: {error.strerror or error}"
+            f" ({error.filename or data.run})"
+        ) from error
+
+
 class _Observer:
-    """Writes down what happens to the parts: status file, metrics, log."""
+    """Writes down what happens to the parts: status file, metrics, log.
+
+    A full disk must not end a run that still sells, so a status file that cannot be written is
+    only told. It is written as soon as it can be, or the other commands would go on reading what
+    was true before.
+    """
 
     def __init__(
         self,
@@ -314,6 +359,7 @@ class _Observer:
         self._board = board
         self._data = data
         self._log = log
+        self._unwritten = asyncio.Event()
         roles = ("redis", "worker", "web")
         self._healthy = {r: metrics.gauge("seckill_processes_healthy", r) for r in roles}
         self._restarts = {r: metrics.counter("seckill_process_restarts_total", r) for r in roles}
@@ -324,6 +370,10 @@ class _Observer:
             if not path.name.startswith("supervisor-"):
                 self._reset_gauges(path.name)
         self._note("supervisor", 0, os.getpid(), healthy=True)
+
+    def redis_started(self, url: str) -> None:
+        """The Redis of this run has an address now."""
+        self._write_down(lambda: self._board.set_redis_url(url))
 
     def started(self, part: Part, pid: int) -> None:
         """A part runs, and does not do its work yet."""
@@ -345,20 +395,45 @@ class _Observer:
         return next((p for p in self._board.status.of_role(part.role) if p.slot == part.slot), None)
 
     def _note(self, role: str, slot: int, pid: int | None, *, healthy: bool) -> None:
-        try:
-            self._board.note(role, slot, pid=pid, healthy=healthy)
-        except OSError as error:
-            # A full disk must not end a run that still sells: only the others do not see it.
-            self._log.warning("status_not_written", error=str(error))
+        self._write_down(lambda: self._board.note(role, slot, pid=pid, healthy=healthy))
         if role in self._healthy:
             healthy_now = sum(p.healthy for p in self._board.status.of_role(role))
             self._healthy[role].set(healthy_now)
+
+    def _write_down(self, write: Callable[[], None]) -> None:
+        """Write the status file: with this change, and with all that could not be written before.
+
+        Only the first failure and the end of it are told, not each of what may be thousands.
+        """
+        try:
+            write()
+        except OSError as error:
+            if not self._unwritten.is_set():
+                self._log.warning("the status file cannot be written", error=str(error))
+                self._unwritten.set()
+        else:
+            if self._unwritten.is_set():
+                self._log.info("the status file is written again")
+                self._unwritten.clear()
+
+    async def keep_written(self, *, pause_s: float = _WRITE_AGAIN_S) -> None:
+        """Try again what could not be written, until it can be; for ever.
+
+        Args:
+            pause_s: between two tries.
+        """
+        while True:
+            await self._unwritten.wait()
+            await asyncio.sleep(pause_s)
+            self._write_down(self._board.write)
 
     def _reset_gauges(self, slot: str) -> None:
         try:
             reset_gauges(self._data.metrics, slot, LAYOUT)
         except OSError as error:
-            self._log.warning("gauges_not_reset", slot=slot, error=str(error))
+            self._log.warning(
+                "the gauges of a part that ended cannot be reset", part=slot, error=str(error)
+            )
 
 
 async def _end_leftovers(data: DataDir, log: "structlog.typing.FilteringBoundLogger") -> None:
@@ -370,7 +445,11 @@ async def _end_leftovers(data: DataDir, log: "structlog.typing.FilteringBoundLog
     recorded = read_recorded(data)
     for process in recorded.processes if recorded else ():
         if process.role in {"web", "worker"} and process.pid and is_alive(process):
-            log.warning("leftover_killed", part=process.role, pid=process.pid)
+            log.warning(
+                "killed a process that an earlier run left behind",
+                part=process.role,
+                pid=process.pid,
+            )
             send_signal(process.pid, process.created_s, signal.SIGKILL)
             await ended_within(process.pid, process.created_s, _LEFTOVER_TIMEOUT_MS)
 

@@ -117,6 +117,11 @@ class Layout:
         """
         return self._cells[name, tuple(values)]
 
+    def values_of(self, name: str) -> tuple[str, ...]:
+        """Every value of a metric's one label. Raises KeyError when there is no such metric."""
+        ((_, values),) = self.metrics[name].labels
+        return values
+
     @property
     def file_bytes(self) -> int:
         """Size of a file of this layout."""

@@ -1,7 +1,9 @@
 """The web room's ports, joined to gate, Redis and ledger."""
 
 import asyncio
+import contextlib
 import time
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,12 +13,12 @@ from redis.exceptions import RedisError
 from seckill.admission.bucket import Buckets, BucketView
 from seckill.admission.errors import StockUnavailable
 from seckill.admission.gate import AdmissionGate
-from seckill.admission.scripts import Status
+from seckill.admission.scripts import Status, unavailable
 from seckill.domain.clock import Clock
 from seckill.domain.ids import GoodsId, ReservationId, SaleId, UserId
 from seckill.domain.order import Order
 from seckill.domain.reservation import BucketId, Place
-from seckill.domain.sale import Sale
+from seckill.domain.sale import Sale, SaleState
 from seckill.ledger.errors import LedgerError, WrongState
 from seckill.ledger.sql_ledger import SQLLedger
 from seckill.runtime.bootstrap import Stores
@@ -27,6 +29,10 @@ __all__ = ["LedgerBooks", "QueuedReservations", "SalesOnShow", "StoreWatch"]
 _VIEW_AGE_MS_MAX: Final = 500
 _WATCH_EVERY_S: Final = 1.0
 _ON_SHOW_MAX: Final = 1_000
+_PROBE_LIFE_MS: Final = 10_000
+_BUCKETS_A_LOOK_MAX: Final = 50
+_BUCKETS_NAMED_MAX: Final = 10
+_CANNOT_WRITE: Final = frozenset({"readonly", "write_refused"})
 
 
 class LedgerBooks:
@@ -109,6 +115,11 @@ class SalesOnShow:
             (sale for sale in self._gate.catalogue.sales.values() if sale.sale_id == sale_id), None
         )
 
+    def goods_of(self, sale_id: SaleId) -> GoodsId | None:
+        """What a sale sells, out of memory; None for one that this process does not know."""
+        sale = self.sale(sale_id)
+        return None if sale is None else sale.goods_id
+
     async def _refreshed(self) -> None:
         """A catalogue that was looked at just now; an old one while Redis is away."""
         if not self._gate.catalogue.fresh():
@@ -151,11 +162,17 @@ def _units(view: BucketView) -> int | None:
 
 
 class StoreWatch:
-    """Implements `web.ports.Dependencies`: asks each store once a second, answers out of memory."""
+    """Implements `web.ports.Dependencies`: asks each store once a second, answers out of memory.
+
+    Redis is asked to write, not only to answer: a full disk, a full memory or a demoted master
+    leaves it talking. Of the buckets of running sales it looks at fifty a second, in turn.
+    """
 
     def __init__(self, stores: Stores, gate: AdmissionGate) -> None:
         self._stores = stores
         self._gate = gate
+        self._fenced: dict[BucketId, GoodsId] = {}
+        self._looked_at: BucketId | None = None
         now_ms = stores.clock.now_ms()
         self._states: dict[str, DependencyState] = {
             name: DependencyState(name, DependencyStatus.UNKNOWN, now_ms)
@@ -170,37 +187,79 @@ class StoreWatch:
         """Ask again and again, for ever."""
         while True:
             started = time.monotonic()
-            for name, detail in (await self._look()).items():
-                self._note(name, detail)
+            await self.look()
             await asyncio.sleep(max(0.1, _WATCH_EVERY_S - (time.monotonic() - started)))
 
-    async def _look(self) -> Mapping[str, str]:
-        """What is wrong with each store; an empty text where nothing is."""
-        redis, ledger = await asyncio.gather(self._ask_redis(), self._ask_ledger())
-        fenced = self._gate.fenced_buckets
-        sales = "" if self._gate.catalogue.known else "the catalogue of sales is not in Redis"
-        if fenced:
-            names = ", ".join(f"{at.sale_id}.{at.bucket}" for at in fenced[:10])
-            sales = f"{len(fenced)} bucket(s) fenced: {names}"
-        return {"redis": redis, "ledger": ledger, "sales": sales}
+    async def look(self) -> None:
+        """Ask every store once, within a second."""
+        redis, ledger, sales = await asyncio.gather(
+            self._ask_redis(), self._ask_ledger(), self._ask_sales()
+        )
+        for name, detail in (("redis", redis), ("ledger", ledger), ("sales", sales)):
+            self._note(name, detail)
 
     async def _ask_redis(self) -> str:
         try:
             async with asyncio.timeout(_WATCH_EVERY_S):
-                info = await self._stores.redis.info("persistence")
-        except (RedisError, OSError, TimeoutError) as error:
+                await self._stores.redis.set(self._stores.keys.probe, b"1", px=_PROBE_LIFE_MS)
+        except RedisError as error:
+            failed = unavailable(error)
+            if failed.kind == "timeout":
+                return _no_answer(self._stores.settings.redis_timeout_ms / 1000)
+            says = "cannot write" if failed.kind in _CANNOT_WRITE else "does not answer"
+            return f"{says}: {error}"
+        except TimeoutError:
+            return _no_answer(_WATCH_EVERY_S)
+        except OSError as error:
             return f"does not answer: {error}"
-        if info.get("aof_last_write_status", "ok") != "ok":
-            return "cannot write its append-only file"
         return ""
 
     async def _ask_ledger(self) -> str:
         try:
             async with asyncio.timeout(_WATCH_EVERY_S):
                 await self._stores.ledger.reading.ping()
-        except (LedgerError, TimeoutError) as error:
+        except TimeoutError:
+            return _no_answer(_WATCH_EVERY_S)
+        except LedgerError as error:
             return f"does not answer: {error}"
         return ""
+
+    async def _ask_sales(self) -> str:
+        """What is wrong with the sales; an empty text where nothing is."""
+        running = self._running()
+        with contextlib.suppress(StockUnavailable, TimeoutError):
+            async with asyncio.timeout(_WATCH_EVERY_S):
+                await self._look_at_buckets(running)
+        # What an admission has met counts too: it meets it before this does.
+        met = {at: running[at] for at in self._gate.fenced_buckets if at in running}
+        fenced = {at: goods for at, goods in self._fenced.items() if at in running} | met
+        if fenced:
+            return _fenced_sentence(fenced)
+        return "" if self._gate.catalogue.known else "the catalogue of sales is not in Redis"
+
+    def _running(self) -> dict[BucketId, GoodsId]:
+        now_ms = self._stores.clock.now_ms()
+        return {
+            BucketId(sale.sale_id, number): sale.goods_id
+            for sale in self._gate.catalogue.sales.values()
+            if sale.state_at(now_ms) is SaleState.RUNNING
+            for number in range(sale.bucket_count)
+        }
+
+    async def _look_at_buckets(self, running: Mapping[BucketId, GoodsId]) -> None:
+        """Look at the next fifty of these buckets, after those of the last time."""
+        buckets = sorted(running)
+        if self._looked_at is not None:
+            after = bisect_right(buckets, self._looked_at)
+            buckets = buckets[after:] + buckets[:after]
+        self._fenced = {at: goods for at, goods in self._fenced.items() if at in running}
+        for bucket_id in buckets[:_BUCKETS_A_LOOK_MAX]:
+            view = await self._stores.buckets.look(bucket_id)
+            self._looked_at = bucket_id
+            if view.status is Status.OK:
+                self._fenced.pop(bucket_id, None)
+            else:
+                self._fenced[bucket_id] = running[bucket_id]
 
     def _note(self, name: str, detail: str) -> None:
         status = DependencyStatus.DOWN if detail else DependencyStatus.UP
@@ -208,3 +267,16 @@ class StoreWatch:
         if (before.status, before.detail) != (status, detail):
             since = before.since_ms if before.status is status else self._stores.clock.now_ms()
             self._states[name] = DependencyState(name, status, since, detail)
+
+
+def _no_answer(within_s: float) -> str:
+    return f"no answer within {within_s:g} s"
+
+
+def _fenced_sentence(fenced: Mapping[BucketId, GoodsId]) -> str:
+    named = [
+        f"goods {goods} (bucket {at.sale_id}.{at.bucket})"
+        for at, goods in sorted(fenced.items())[:_BUCKETS_NAMED_MAX]
+    ]
+    more = len(fenced) - len(named)
+    return f"fenced: {', '.join(named)}{f', and {more} more' if more else ''}"

@@ -105,6 +105,8 @@ class StressPlan:
         follow_s: bound of that.
         user_prefix: user ids are this and the buyer's number. A second run on the same sale
             needs another prefix, or its buyers are told that they have bought already.
+        stock_found: the stock is what a sale happened to have left, and was not chosen for this
+            run: none of it then proves nothing, and fails the verdict.
         faults_expected: parts of the service are being killed meanwhile: timeouts, broken
             connections, undecided buyers and compensations do not fail the verdict. Stock,
             limits, identity of reservations and their orders are judged as always.
@@ -134,6 +136,7 @@ class StressPlan:
     follow: bool = True
     follow_s: float = 30.0
     user_prefix: str = "buyer-"
+    stock_found: bool = False
     faults_expected: bool = False
 
     def __post_init__(self) -> None:

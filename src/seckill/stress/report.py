@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from seckill.domain.outcomes import OUTCOME_TEXTS, Outcome
+from seckill.domain.wording import counted
 from seckill.stress.fates import BuyerFate
 from seckill.stress.follow import Followed
 from seckill.stress.latency import Percentiles
@@ -146,35 +147,36 @@ def _plain(value: Any) -> Any:
 def render_text(report: StressReport) -> str:
     """The report for people, without colours; the last line is the verdict."""
     title = (
-        f"{report.buyers:,} buyers × {report.plan['clicks']} clicks at {report.target},"
+        f"{counted(report.buyers, 'buyer')} × {counted(report.plan['clicks'], 'click')} at"
+        f" {report.target},"
         f" stock {report.plan['stock']:,}, limit {report.plan['limit_per_user']} each,"
         f" seed {report.plan['seed']}"
     )
-    lines = [
-        title,
-        "",
-        *_block("Requests", _request_rows(report)),
-        *_block("Answers", _answer_rows(report)),
-        *_block("Buyers", [(name, f"{count:,}") for name, count in report.fates.items()]),
-        *_block("Sold", _sold_rows(report)),
-        *_block("Time", _time_rows(report)),
-    ]
+    blocks = {
+        "Requests": _request_rows(report),
+        "Answers": _answer_rows(report),
+        "Buyers": [(name, f"{count:,}") for name, count in report.fates.items()],
+        "Sold": _sold_rows(report),
+        "Time": _time_rows(report),
+    }
+    # One column for all: as wide as the longest name, so that none is cut and values stand in line.
+    width = max(len(name) for rows in blocks.values() for name, _ in rows)
+    lines = [title, ""]
+    for heading, rows in blocks.items():
+        lines += [heading, *(f"  {name:<{width}}  {value}" for name, value in rows), ""]
     lines += [f"Note: {note}" for note in report.notes]
     if report.anomalies:
         lines += ["", "What went wrong (samples)"]
         lines += [f"  {anomaly}" for anomaly in report.anomalies]
     lines += ["", "Verdict"]
+    name_width = max(len(check.name) for check in report.checks)
     for check in report.checks:
         word = "tolerated" if check.tolerated else "pass" if check.ok else "FAIL"
-        lines.append(f"  {word:<9} {check.name:<21} {check.detail}")
+        lines.append(f"  {word:<9}  {check.name:<{name_width}}  {check.detail}")
     failed = [check.name for check in report.checks if not check.ok]
     lines.append("")
     lines.append("OK: every promise was kept" if not failed else f"NOT OK: {', '.join(failed)}")
     return "\n".join(lines)
-
-
-def _block(title: str, rows: list[tuple[str, str]]) -> list[str]:
-    return [title, *(f"  {name:<26} {value}" for name, value in rows), ""]
 
 
 def _request_rows(report: StressReport) -> list[tuple[str, str]]:
@@ -188,15 +190,14 @@ def _request_rows(report: StressReport) -> list[tuple[str, str]]:
     for reason, count in report.connection_errors.items():
         rows.append(("lost: " + reason, f"{count:,}"))
     for reason, count in report.connect_failures.items():
-        rows.append((reason, f"{count:,} attempts"))
+        rows.append((reason, counted(count, "attempt")))
     return rows
 
 
 def _answer_rows(report: StressReport) -> list[tuple[str, str]]:
     rows = []
     for code, count in report.answers_by_code.items():
-        outcome = Outcome(code)
-        rows.append((f"{code:>2} {OUTCOME_TEXTS[outcome].en}"[:26], f"{count:,}"))
+        rows.append((f"{OUTCOME_TEXTS[Outcome(code)].en} ({code})", f"{count:,}"))
     rows.append(
         ("by HTTP status", ", ".join(f"{s} × {n:,}" for s, n in report.answers_by_status.items()))
     )
@@ -214,7 +215,7 @@ def _sold_rows(report: StressReport) -> list[tuple[str, str]]:
     if report.recovered:
         rows.append(("learned of it later", f"{report.recovered:,}"))
     if report.unknown_units:
-        rows.append(("may be sold unknown", f"{report.unknown_units:,} units"))
+        rows.append(("may be sold unknown", counted(report.unknown_units, "unit")))
     if report.orders is not None:
         rows.append(("orders", ", ".join(f"{name} {n:,}" for name, n in report.orders.items())))
     return rows

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
 from seckill.domain.outcomes import Outcome
+from seckill.domain.wording import counted
 from seckill.stress.click import Click, End
 from seckill.stress.connection import ConnectionPool
 from seckill.stress.errors import TargetUnreachable
@@ -425,20 +426,23 @@ def _notes(
     )
     if own:
         yield (
-            f"{own:,} connections failed for want of local ports or descriptors: that is a limit"
-            " of this machine, not of the server"
+            f"{counted(own, 'connection')} failed for want of local ports or descriptors: that is"
+            " a limit of this machine, not of the server"
         )
     cut = sum(
         click.end is End.TIMED_OUT and click.done_us - click.intended_us < plan.timeout_s * 1e6
         for click in run.rush.clicks
     )
     if cut:
-        yield f"the deadline of {plan.deadline_s:g} s cut {cut:,} clicks off before their timeout"
+        yield (
+            f"the deadline of {plan.deadline_s:g} s came before the timeout of"
+            f" {counted(cut, 'click')}"
+        )
     unanswered = sum(click.end is End.TIMED_OUT for click in run.rush.clicks)
     if unanswered:
         yield (
-            f"{unanswered:,} clicks without an answer stand in the latency with the time they"
-            " waited: the high percentiles are lower bounds"
+            f"{counted(unanswered, 'click')} without an answer: in the latency by the time waited,"
+            " so the high percentiles are lower bounds"
         )
 
 

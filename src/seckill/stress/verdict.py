@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from seckill.domain.outcomes import Outcome
+from seckill.domain.wording import counted
 from seckill.stress.click import Click, End
 from seckill.stress.fates import BuyerFate, Fate
 from seckill.stress.follow import Followed, OrderFate
@@ -88,6 +89,7 @@ def judge(evidence: Evidence) -> list[Check]:
         _unique_reservations(evidence),
         _limit_kept(evidence),
         _sale_open(evidence),
+        _stock_to_sell(evidence),
         _answers_true(evidence),
         _errors_polite(evidence),
         _everybody_answered(evidence),
@@ -105,7 +107,7 @@ def judge(evidence: Evidence) -> list[Check]:
 
 def _no_oversell(evidence: Evidence) -> Check:
     units, stock = evidence.units_won(), evidence.plan.stock
-    return Check("no_oversell", units <= stock, f"{units:,} units won of {stock:,}")
+    return Check("no_oversell", units <= stock, f"{counted(units, 'unit')} won of {stock:,}")
 
 
 def _no_unit_left(evidence: Evidence) -> Check:
@@ -121,26 +123,27 @@ def _no_unit_left(evidence: Evidence) -> Check:
         or (click.outcome is Outcome.NOT_ENOUGH_LEFT and click.quantity <= left_for_certain)
     ]
     demand = demand_units(evidence.clicks, plan.limit_per_user)
-    detail = f"{units:,} units won of a stock of {plan.stock:,} and a demand of {demand:,}"
+    detail = f"{counted(units, 'unit')} won of a stock of {plan.stock:,}, demand {demand:,}"
     if unknown:
         detail += f"; up to {unknown:,} more may be sold to buyers who do not know it"
     if wrongly:
         detail += (
-            f"; {len(wrongly):,} clicks were refused for lack of stock while {left_for_certain:,}"
-            " units were left (was the stock given here what the sale had left at the start?)"
+            f"; refused for lack of stock: {counted(len(wrongly), 'click')}, while"
+            f" {counted(left_for_certain, 'unit')} were left (was the stock given here what the"
+            " sale had left at the start?)"
         )
     turned_away = sum(fate.fate is not Fate.WON for fate in evidence.fates)
     if not wrongly and units + unknown < min(plan.stock, demand):
-        detail += f"; {turned_away:,} buyers won nothing, none of them for lack of stock"
+        detail += f"; {counted(turned_away, 'buyer')} won nothing, none for lack of stock"
     return Check("no_unit_left", not wrongly, detail)
 
 
 def _unique_reservations(evidence: Evidence) -> Check:
     shared = [fate for fate in evidence.fates if fate.shared_id]
     ids = len({won.reservation_id for fate in evidence.fates for won in fate.won})
-    detail = f"{ids:,} reservation ids"
+    detail = counted(ids, "reservation id")
     if shared:
-        detail += f"; {len(shared):,} buyers share one with another: {_names(shared)}"
+        detail += f"; {counted(len(shared), 'buyer')} with one of another's: {_names(shared)}"
     return Check("unique_reservations", not shared, detail)
 
 
@@ -149,7 +152,7 @@ def _limit_kept(evidence: Evidence) -> Check:
     limit = evidence.plan.limit_per_user
     detail = f"nobody holds more than {limit}"
     if over:
-        detail = f"{len(over):,} buyers hold more than {limit}: {_names(over)}"
+        detail = f"{counted(len(over), 'buyer')} with more than {limit}: {_names(over)}"
     return Check("limit_kept", not over, detail)
 
 
@@ -161,14 +164,23 @@ def _sale_open(evidence: Evidence) -> Check:
         outcome, count = closed.most_common(1)[0]
         assert outcome is not None
         word = outcome.name.lower().replace("_", " ")
-        return Check("sale_open", False, f"{count:,} buyers were told: {word}")
+        return Check("sale_open", False, f"told to {counted(count, 'buyer')}: {word}")
     if stale:
         detail = (
-            f"{len(stale):,} buyers had bought before this run ({_names(stale)}):"
+            f"{counted(len(stale), 'buyer')} had bought before this run ({_names(stale)}):"
             " take a fresh sale or another user_prefix"
         )
         return Check("sale_open", False, detail)
     return Check("sale_open", True, "the sale was open, and new to its buyers")
+
+
+def _stock_to_sell(evidence: Evidence) -> Check:
+    """The run meant something: there was a unit to be fought for, or none by its own choice."""
+    plan = evidence.plan
+    if plan.stock == 0 and plan.stock_found:
+        detail = "nothing was tested: the sale had nothing left when the run began"
+        return Check("stock_to_sell", False, detail)
+    return Check("stock_to_sell", True, f"{counted(plan.stock, 'unit')} when the run began")
 
 
 def _answers_true(evidence: Evidence) -> Check:
@@ -176,11 +188,12 @@ def _answers_true(evidence: Evidence) -> Check:
     parts = []
     if wrong:
         parts.append(
-            f"{len(wrong):,} buyers were told what must not be told,"
+            f"{counted(len(wrong), 'buyer')} told what must not be told,"
             f" {wrong[0].user_id}: {wrong[0].detail}"
         )
     if evidence.unasked:
-        parts.append(f"{len(evidence.unasked):,} answers to no request: {evidence.unasked[0]}")
+        answers = counted(len(evidence.unasked), "answer")
+        parts.append(f"{answers} to no request: {evidence.unasked[0]}")
     return Check("answers_true", not parts, "; ".join(parts) or "every answer keeps its promises")
 
 
@@ -194,15 +207,16 @@ def _errors_polite(evidence: Evidence) -> Check:
     rude = sum(not click.polite for click in evidence.clicks)
     parts = [f"{count:,} × HTTP {status}" for status, count in sorted(hard.items())]
     if rude:
-        parts.append(f"{rude:,} answers without the Retry-After that they must carry")
+        parts.append(f"{counted(rude, 'answer')} without the Retry-After that belongs there")
     return Check("errors_polite", not parts, "; ".join(parts) or "no 5xx but a polite 503")
 
 
 def _everybody_answered(evidence: Evidence) -> Check:
     silent = [fate for fate in evidence.fates if fate.fate in {Fate.TIMEOUT, Fate.CONNECTION_ERROR}]
-    detail = f"all {len(evidence.fates):,} buyers have an answer"
+    detail = "nobody was left without an answer"
     if silent:
-        detail = f"{len(silent):,} buyers have none: {_names(silent)} ({silent[0].detail})"
+        without = counted(len(silent), "buyer")
+        detail = f"{without} without one: {_names(silent)} ({silent[0].detail})"
     return _unless_expected(evidence, "everybody_answered", not silent, detail)
 
 
@@ -210,7 +224,7 @@ def _everybody_decided(evidence: Evidence) -> Check:
     undecided = [fate for fate in evidence.fates if fate.fate is Fate.UNDECIDED]
     detail = "nobody was left with 'cannot decide now'"
     if undecided:
-        detail = f"{len(undecided):,} buyers were left with 'cannot decide now' (-2)"
+        detail = f"left with 'cannot decide now' (-2): {counted(len(undecided), 'buyer')}"
     return _unless_expected(evidence, "everybody_decided", not undecided, detail)
 
 
@@ -233,7 +247,8 @@ def _orders(followed: Sequence[Followed], *, tolerant: bool) -> Check:
     counts = Counter(one.fate for one in followed)
     good = {OrderFate.ORDERED, OrderFate.COMPENSATED} if tolerant else {OrderFate.ORDERED}
     bad = [one for one in followed if one.fate not in good]
-    detail = f"{counts[OrderFate.ORDERED]:,} of {len(followed):,} reservations have their order"
+    orders = f"{counts[OrderFate.ORDERED]:,} of {counted(len(followed), 'reservation')}"
+    detail = f"there is an order for {orders}"
     for fate in OrderFate:
         if fate is not OrderFate.ORDERED and counts[fate]:
             detail += f"; {counts[fate]:,} {fate.value}"

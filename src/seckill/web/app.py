@@ -450,7 +450,9 @@ class _Edge:
         try:
             await self._app(scope, receive, send_on)
         except Exception:  # noqa: BLE001  -- the outermost guard: answers 500 and records it
-            _LOG.exception("request_failed", path=scope["path"], method=method)
+            _LOG.exception(
+                "a request met an error of this program", path=scope["path"], method=method
+            )
             if status == 0:
                 for message in Fault().messages():
                     await send_on(message)

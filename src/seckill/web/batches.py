@@ -93,7 +93,9 @@ class MicroBatches(Generic[K, V]):
         except SeckillError as away:
             error = away
         except Exception as fault:  # noqa: BLE001  -- one bad batch must not end all later ones
-            _LOG.error("look_up_failed", keys=len(batch), exc_info=fault)
+            _LOG.error(
+                "looking up orders met an error of this program", keys=len(batch), exc_info=fault
+            )
             error = fault
         for key, futures in batch.items():
             for future in futures:
@@ -153,7 +155,7 @@ class Lanes:
                 if not future.done():
                     future.set_exception(error)
             except Exception as fault:  # noqa: BLE001  -- one bad call must not end the lane
-                _LOG.error("call_failed", exc_info=fault)
+                _LOG.error("a call for a buyer met an error of this program", exc_info=fault)
                 if not future.done():
                     future.set_exception(fault)
             else:

@@ -139,7 +139,7 @@ class HotRoutes:
             self._metrics.request(PURCHASE_ROUTE, method, _CLIENT_GONE, perf_counter() - began)
             return
         except Exception:  # noqa: BLE001  -- the outermost guard: answers 500 and records it
-            _LOG.exception("purchase_failed", path=scope["path"])
+            _LOG.exception("a purchase request met an error of this program", path=scope["path"])
             answer = Fault().messages(close=close)
         await send(answer[0])
         await send(answer[1])
@@ -177,7 +177,7 @@ class HotRoutes:
         except HTTPProblem as problem:
             answer = problem.messages(close=close, head=head)
         except Exception:  # noqa: BLE001  -- as above
-            _LOG.exception("order_lookup_failed", path=scope["path"])
+            _LOG.exception("looking up an order met an error of this program", path=scope["path"])
             answer = Fault().messages(close=close, head=head)
         await send(answer[0])
         await send(answer[1])

@@ -161,7 +161,12 @@ class JWKSKeys:
             age_ms = (
                 None if self._read_at_ms is None else self._clock.monotonic_ms() - self._read_at_ms
             )
-            _LOG.warning("jwks_unreadable", url=self._url, error=str(error), keys_age_ms=age_ms)
+            _LOG.warning(
+                "the keys of tokens cannot be fetched",
+                url=self._url,
+                error=str(error),
+                keys_age_ms=age_ms,
+            )
             if age_ms is not None and age_ms > self._stale_max_ms and self._keys:
                 self._keys = {}
                 self._generation += 1

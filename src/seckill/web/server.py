@@ -159,7 +159,11 @@ def _connections_max(wanted: int) -> int:
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
     possible = max(soft - _FILES_RESERVED, soft // 2)
-    _LOG.warning("connections_bounded_by_open_files", connections_max=possible, open_files=soft)
+    _LOG.warning(
+        "fewer connections than asked for: the limit of open files",
+        connections_max=possible,
+        open_files=soft,
+    )
     return possible
 
 
@@ -194,7 +198,9 @@ async def serve(
         server.stop()  # type: ignore[no-untyped-call]  # granian's own has no types
         done, _ = await asyncio.wait({serving}, timeout=max(ends_at - loop.time(), 0.0))
         if not done:
-            _LOG.warning("requests_cut_at_shutdown", grace_ms=settings.shutdown_grace_ms)
+            _LOG.warning(
+                "requests were cut at the end of the grace", grace_ms=settings.shutdown_grace_ms
+            )
             serving.cancel()
         life.cancel()
 

@@ -131,7 +131,7 @@ class OrderFeed:
                 states = await self._read_states(list(self._watches))
             except SeckillError as away:
                 # The streams stay open: their clients would only come back into the same trouble.
-                _LOG.warning("order_feed_blind", error=str(away))
+                _LOG.warning("open event streams cannot be told of changes", error=str(away))
                 states = {}
             for reservation_id, order in states.items():
                 for watch in self._watches.get(reservation_id, ()):

@@ -20,6 +20,7 @@ from seckill.runtime.data_dir import DataDir
 from seckill.runtime.errors import (
     AddressUnusable,
     DataDirInUse,
+    DataDirUnusable,
     PartFailed,
     RedisMissing,
 )
@@ -358,6 +359,30 @@ async def test_without_a_redis_server_nothing_is_started(
     assert isinstance(await failure(make_settings()), RedisMissing)
 
 
+@pytest.mark.parametrize("why", ["address", "redis"])
+async def test_a_start_that_is_refused_leaves_no_folder_behind(
+    make_settings: SettingsMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    new = tmp_path / "shop" / ".seckill"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        bind = f"127.0.0.1:{taken.getsockname()[1] if why == 'address' else 0}"
+        if why == "redis":
+            monkeypatch.setattr("seckill.runtime.embedded_redis._in_wheel", lambda: None)
+            monkeypatch.setenv("PATH", "/nonexistent")
+        await failure(make_settings(data_dir=new, bind=bind))
+    assert not new.parent.exists()
+
+
+async def test_a_full_disk_at_the_start_is_told_in_one_sentence(
+    make_settings: SettingsMaker, data: DataDir
+) -> None:
+    data.run_settings.mkdir()  # stands for it: the file cannot be put in its place
+    error = await failure(make_settings())
+    assert isinstance(error, DataDirUnusable)
+    assert str(error).startswith(f"the data directory {data.root} cannot be written: ")
+    data.run_settings.rmdir()
+
+
 async def test_an_address_in_use_is_told_in_one_sentence(make_settings: SettingsMaker) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         bind = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -467,7 +492,16 @@ async def test_a_status_that_cannot_be_written_does_not_end_a_run_that_sells(
         await until(lambda: not psutil.pid_exists(pid))
         await until(lambda: _children_of_this_process() >= 4)
         assert not run.task.done()
+        assert "worker" not in {process.role for process in read_recorded_processes(data)}
         data.status.rmdir()
+        # Nothing happens to any part meanwhile: the supervisor tries again by itself.
+        await run.until_back("worker", 0, pid)
+
+
+def read_recorded_processes(data: DataDir) -> tuple[ProcessStatus, ...]:
+    """What the other commands would read."""
+    status = read_status(data)
+    return status.processes if status else ()
 
 
 def _children_of_this_process() -> int:

@@ -1,12 +1,18 @@
 """Whole runs against a real server that does what the test says."""
 
 import asyncio
+import contextlib
+import gc
 import json
 import os
+import re
 import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
+import warnings
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -28,6 +34,7 @@ from integration.stress.fault_maker import (
     serving,
 )
 from seckill.domain.errors import InvalidValue
+from seckill.domain.outcomes import OUTCOME_TEXTS, Outcome
 from seckill.stress import (
     Arrival,
     Audit,
@@ -47,6 +54,8 @@ from seckill.stress import (
     run_stress,
     run_stress_in_new_loop,
 )
+from seckill.stress.connection import ConnectionPool
+from seckill.stress.target import resolve
 
 Change = Callable[[Request, Reply], Reply]
 QUICK: dict[str, Any] = {
@@ -479,6 +488,78 @@ async def test_a_server_that_stopped_listening_is_a_connection_error_and_nothing
     assert "connecting: ECONNREFUSED" in render_text(report)
 
 
+class Asked:
+    """A request that only remembers how it ended."""
+
+    given_up = False
+
+    def __init__(self) -> None:
+        self.end = ""
+
+    def sent(self, at_us: int) -> None: ...
+
+    def answered(self, answer: object) -> None: ...
+
+    def misanswered(self, reason: str) -> None: ...
+
+    def failed(self, reason: str) -> None:
+        self.end = reason
+
+
+@pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_server_that_goes_away_while_buyers_connect_leaves_no_socket_behind(
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """It takes each connection and resets it, as a process does that is killed in a rush."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=300)
+
+    def reset_everybody() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                accepted, _ = listener.accept()
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                accepted.close()
+
+    async def all_meet_it() -> set[str]:
+        buyers = [Asked() for _ in range(300)]
+        endpoint = await resolve(Target(url=f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+            pool = ConnectionPool(
+                endpoint,
+                count=len(buyers),
+                sources=(),
+                connect_timeout_s=10,
+                tasks=tasks,
+                now_us=lambda: 0,
+            )
+            for number, buyer in enumerate(buyers):
+                pool.of_buyer(number).submit(buyer, b"GET / HTTP/1.1\r\n\r\n")
+            while not all(buyer.end for buyer in buyers):
+                await asyncio.sleep(0.01)
+            await pool.close()
+        return {buyer.end for buyer in buyers}
+
+    resetting = threading.Thread(target=reset_everybody)
+    resetting.start()
+    ends: set[str] = set()
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            # Until some were through before the reset came: they are what this is about.
+            for _ in range(30):
+                with asyncio.Runner(loop_factory=make_loop) as runner:
+                    ends |= runner.run(all_meet_it())
+                if not all(end.startswith("connecting") for end in ends):
+                    break
+            gc.collect()
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        resetting.join(10)
+        listener.close()
+    assert not all(end.startswith("connecting") for end in ends), ends
+    assert not [str(told.message) for told in caught if told.category is ResourceWarning]
+
+
 async def test_connecting_is_bounded_too() -> None:
     """A listener whose queue is full answers no handshake."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
@@ -616,6 +697,28 @@ async def test_no_stock_at_all_passes_with_nobody_winning() -> None:
     report = await run(Shop(0), buyers=10, clicks=2)
     assert report.ok, render_text(report)
     assert report.winners == 0
+
+
+async def test_a_sale_found_sold_out_proves_nothing_and_fails() -> None:
+    report = await run(Shop(0), buyers=10, clicks=2, stock_found=True)
+    assert failed(report) == {"stock_to_sell"}
+    assert "nothing was tested" in render_text(report)
+
+
+async def test_the_text_cuts_no_name_and_has_its_values_in_one_column() -> None:
+    report = await run(Shop(1), buyers=3, clicks=2, stock=1)
+    text = render_text(report)
+    assert "1 unit won of 1" in text
+    for code in report.answers_by_code:
+        assert f"  {OUTCOME_TEXTS[Outcome(code)].en} ({code})  " in text
+    blocks, _, verdict = text.partition("\nVerdict\n")
+    for part in (blocks.partition("\n\nRequests")[2], verdict.partition("\n\n")[0]):
+        rows = [line for line in part.splitlines() if line.startswith("  ")]
+        assert len(rows) > 8
+        assert all(re.match(r"  \S", row) for row in rows)
+        # Names hold single spaces at most, so the first wider gap ends one.
+        starts = {re.match(r"  (?:\S+ )*\S+ {2,}", row).end() for row in rows}  # type: ignore[union-attr]
+        assert len(starts) == 1, part
 
 
 @pytest.mark.parametrize(

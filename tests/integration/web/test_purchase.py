@@ -286,8 +286,12 @@ async def test_the_admission_of_a_client_that_left_goes_on() -> None:
         await until(lambda: sum(world.tally.decisions.values()) == 2, "both were followed")
 
 
-async def test_cutting_a_request_does_not_cut_the_admission() -> None:
-    """Servers other than granian cancel the task of a request when its client leaves."""
+async def test_cutting_a_request_gives_up_its_own_answer_and_nobody_elses() -> None:
+    """Servers other than granian cancel the task of a request when its client leaves.
+
+    That the batch goes on, and what the buyer won is followed to its end, is shown with the real
+    gate: tests/integration/admission/test_redis_trouble.py.
+    """
     world = World()
     world.gate.holds = True
     async with running(world) as service:
@@ -304,11 +308,14 @@ async def test_cutting_a_request_does_not_cut_the_admission() -> None:
             raise AssertionError("nothing is read and nothing is sent")
 
         request = asyncio.create_task(service.app(scope, never, never))  # type: ignore[arg-type]
-        await until(lambda: world.gate.futures, "the gate was asked")
+        other = asyncio.create_task(service.app(scope, never, never))  # type: ignore[arg-type]
+        await until(lambda: len(world.gate.futures) == 2, "the gate was asked twice")
         request.cancel()
         await asyncio.gather(request, return_exceptions=True)
         assert request.cancelled()
-        assert not world.gate.futures[0].done()
+        assert [future.done() for future in world.gate.futures] == [True, False]
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
 
 
 async def test_requests_sent_without_waiting_are_answered_in_order() -> None:

@@ -4,11 +4,14 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog
 
-from seckill.runtime.logs import configure_logging
+from seckill.domain.ids import GoodsId, SaleId
+from seckill.domain.reservation import BucketId
+from seckill.runtime.logs import configure_logging, name_goods
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +22,33 @@ def put_back() -> Iterator[None]:
     root.handlers[:] = handlers
     root.setLevel(level)
     structlog.reset_defaults()
+
+
+@pytest.mark.parametrize(("level", "told"), [("debug", True), ("warning", True), ("error", False)])
+def test_alembic_tells_nothing_that_is_not_a_warning(level: Any, told: bool) -> None:
+    stream = io.StringIO()
+    configure_logging(level=level, log_format="json", role="prepare", slot=0, stream=stream)
+    migrations = logging.getLogger("alembic.runtime.migration")
+    migrations.info("Context impl SQLiteImpl.")
+    assert stream.getvalue() == ""
+    migrations.warning("the schema is of a later version")
+    assert bool(stream.getvalue()) is told
+
+
+def test_a_line_about_a_bucket_names_its_goods_where_they_are_known() -> None:
+    stream = io.StringIO()
+    configure_logging(level="info", log_format="json", role="web", slot=0, stream=stream)
+    log = structlog.get_logger("test")
+    log.warning("bucket is fenced", bucket=BucketId(SaleId(7), 1))
+    name_goods({SaleId(7): GoodsId("茶")}.get)
+    log.warning("bucket is fenced", bucket=BucketId(SaleId(7), 1))
+    log.warning("bucket is fenced", bucket=BucketId(SaleId(8), 0), goods="given")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["bucket"], line.get("goods")) for line in lines] == [
+        ("7.1", None),
+        ("7.1", "茶"),
+        ("8.0", "given"),
+    ]
 
 
 def test_a_json_line_says_which_part_wrote_it_and_holds_no_secret() -> None:

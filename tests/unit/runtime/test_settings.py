@@ -168,7 +168,7 @@ def rsa_key() -> rsa.RSAPrivateKey:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"channel": "kafka"}, "--channel: kafka needs kafka_bootstrap"),
+        ({"channel": "kafka"}, "--channel: kafka is not in this version"),
         ({"channel": "kafka", "kafka_bootstrap": "h:9092"}, "--channel: kafka is not in this version"),
         ({"sentinel_dashboard": "h:8080"}, "--sentinel-dashboard: heartbeats are not in this version"),
         ({"durability": "replicated"}, "--durability: replicated needs a Redis with replicas"),
@@ -326,6 +326,29 @@ def test_another_terminal_finds_what_the_running_service_works_on(tmp_path: Path
     assert explicit.settings.redis_url == "redis://other:1/0"
     serving.settings.data.run_settings.write_text("{half")
     assert with_run_settings(load_settings()) == load_settings()
+
+
+def test_another_terminal_asks_for_tokens_as_the_running_service_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {
+        "bind": "0.0.0.0:9000",
+        "jwt_secret": "x" * 32,
+        "jwt_audience": "shop",
+        "jwt_issuer": "door",
+    }
+    serving = load_settings(given)
+    serving.settings.data.create()
+    write_run_settings(serving)
+    found = with_run_settings(load_settings())
+    assert (found.settings.auth, found.settings.jwt_algorithm) == ("jwt", "HS256")
+    assert (found.settings.jwt_audience, found.settings.jwt_issuer) == ("shop", "door")
+    assert found.sources["auth"] is Source.RUNNING_SERVICE
+    # The key that tokens are signed with is no other command's business.
+    assert not found.settings.jwt_secret.get_secret_value()
+    assert "x" * 32 not in serving.settings.data.run_settings.read_text()
+    monkeypatch.setenv("SECKILL_AUTH", "dev")
+    assert with_run_settings(load_settings()).settings.auth == "dev"
 
 
 def test_each_setting_says_what_it_means_and_each_number_is_bounded() -> None:

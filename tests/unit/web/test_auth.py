@@ -119,7 +119,7 @@ LATER = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp())
         token(exp=int(time.time()) - 61),
         token(exp="soon"),
         token(exp=float("inf")),
-        token(nbf=int(time.time()) + 120),
+        token(nbf=LATER - 1),
         token(aud="shop"),
     ],
 )
