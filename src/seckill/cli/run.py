@@ -111,17 +111,22 @@ def internal(
     demo: Annotated[bool, typer.Option("--demo")] = False,
 ) -> None:
     """One process of `seckill serve`; started by it, with its settings in the environment."""
-    from seckill.runtime.roles import run_prepare, run_web, run_worker  # noqa: PLC0415
     from seckill.runtime.settings import load_settings  # noqa: PLC0415
 
     _check_slot(slot)
     settings = load_settings().settings
     match role:
         case "web":
+            from seckill.runtime.web_role import run_web  # noqa: PLC0415
+
             run_web(settings, slot)
         case "worker":
+            from seckill.runtime.roles import run_worker  # noqa: PLC0415
+
             run_worker(settings, slot)
         case "prepare":
+            from seckill.runtime.roles import run_prepare  # noqa: PLC0415
+
             run_prepare(settings, demo=demo)
         case _:
             raise InvalidValue("role", "must be prepare, web or worker")

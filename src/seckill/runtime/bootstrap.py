@@ -10,7 +10,6 @@ from typing import Final
 
 from redis.asyncio import Redis
 
-from seckill.admission.bounds import Bounds
 from seckill.admission.bucket import Buckets
 from seckill.admission.durability import Durability, check_durability
 from seckill.admission.fence import FenceKeeper
@@ -24,13 +23,9 @@ from seckill.ledger.fence import LedgerFence
 from seckill.ledger.installation import read_installation
 from seckill.ledger.schema import ensure_schema
 from seckill.ledger.sql_ledger import SQLLedger
-from seckill.runtime.contradictions import public_key_pem
 from seckill.runtime.settings import Settings
-from seckill.web.auth import DevAuth, FixedKey, JWTAuth, TokenKeys
-from seckill.web.jwks import JWKSKeys
-from seckill.web.ports import Authenticator
 
-__all__ = ["Stores", "authenticator", "bounds", "open_stores"]
+__all__ = ["Stores", "open_stores"]
 
 _LEDGER_CONNECTIONS: Final = 4
 
@@ -106,35 +101,3 @@ async def open_stores(settings: Settings) -> AsyncIterator[Stores]:
     finally:
         await redis.aclose()
         await database.dispose()
-
-
-def bounds(settings: Settings) -> Bounds:
-    """The bounds of admission that the settings ask for."""
-    return Bounds(
-        batch_entries_max=settings.batch_entries_max,
-        batch_bytes_max=settings.batch_bytes_max,
-        queue_entries_max=settings.queue_entries_max,
-        queue_wait_ms_max=settings.queue_wait_ms_max,
-        sold_out_staleness_ms=settings.sold_out_staleness_ms,
-    )
-
-
-def authenticator(settings: Settings, clock: Clock) -> Authenticator:
-    """Who says who the buyer is. The settings were checked for contradictions before."""
-    if settings.auth == "dev":
-        return DevAuth()
-    algorithm = settings.jwt_algorithm
-    keys: TokenKeys
-    if settings.jwt_jwks_url:
-        keys = JWKSKeys(algorithm, settings.jwt_jwks_url, clock)
-    elif settings.jwt_public_key:
-        keys = FixedKey(algorithm, public_key_pem(settings.jwt_public_key))
-    else:
-        keys = FixedKey(algorithm, settings.jwt_secret.get_secret_value().encode())
-    return JWTAuth(
-        algorithm,
-        keys,
-        clock,
-        audience=settings.jwt_audience or None,
-        issuer=settings.jwt_issuer or None,
-    )

@@ -1,12 +1,10 @@
-"""What the processes of a run do: a web process, an order worker."""
+"""What the processes of a run do: how each runs, and what an order worker does."""
 
 import asyncio
-import contextlib
 import os
 import signal
-import socket
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -14,39 +12,27 @@ import structlog
 
 from seckill.admission.errors import StockUnavailable
 from seckill.admission.fence import Verdict
-from seckill.admission.gate import AdmissionGate
-from seckill.admission.marks import MarkWriter, make_folder_id
 from seckill.admission.tasks import end_tasks
 from seckill.domain.ids import GoodsId, SaleId
 from seckill.domain.reservation import BucketId
-from seckill.ledger.mark_folders import SEEN_EVERY_MS
 from seckill.pipeline.direct import DirectChannel
 from seckill.pipeline.errors import ChannelUnavailable, LedgerAway
 from seckill.pipeline.sweep import Sweep
 from seckill.pipeline.worker import OrderWorker
-from seckill.runtime.bootstrap import Stores, authenticator, bounds, open_stores
+from seckill.runtime.bootstrap import Stores, open_stores
 from seckill.runtime.demo import open_sample_sale
-from seckill.runtime.errors import PartMissing
-from seckill.runtime.exposition import render
 from seckill.runtime.gc_tuning import GarbageWatch, collect_when_idle, settle_after_start
-from seckill.runtime.lifeline import listen_fd, report_ready, watch_lifeline
+from seckill.runtime.lifeline import report_ready, watch_lifeline
 from seckill.runtime.logs import configure_logging, name_goods
 from seckill.runtime.metric_table import LAYOUT
 from seckill.runtime.observers import (
-    AdmissionMetrics,
-    HTTPMetrics,
     TimedLedger,
     WorkerMetrics,
 )
 from seckill.runtime.settings import Settings
 from seckill.runtime.telemetry import Metrics
-from seckill.runtime.web_ports import LedgerBooks, QueuedReservations, SalesOnShow, StoreWatch
-from seckill.web.app import build_app
-from seckill.web.limits import WebLimits
-from seckill.web.parts import WebParts
-from seckill.web.server import ServerSettings, new_event_loop, serve
 
-__all__ = ["ClosedBuckets", "run_prepare", "run_web", "run_worker"]
+__all__ = ["ClosedBuckets", "again", "background", "run_prepare", "run_role", "run_worker"]
 
 _log = structlog.get_logger(__name__)
 
@@ -54,17 +40,6 @@ _WORKER_NICENESS: Final = 10
 _KEEP_EVERY_S: Final = 0.25
 _SWEEP_EVERY_S: Final = 0.2
 _LAG_EVERY_S: Final = 1.0
-
-
-def run_web(settings: Settings, slot: int) -> None:
-    """Be a web process until SIGTERM.
-
-    Raises:
-        PartMissing: there is no listening socket; web processes are started by `seckill serve`.
-        SlotTaken: another process is this web process.
-        SeckillError: as `open_stores`.
-    """
-    _run(settings, "web", slot, _web)
 
 
 def run_worker(
@@ -79,7 +54,7 @@ def run_worker(
         SlotTaken: another process is this worker.
         SeckillError: as `open_stores`.
     """
-    _run(settings, "worker", slot, _worker, on_begin)
+    run_role(settings, "worker", slot, _worker, on_begin=on_begin)
 
 
 def run_prepare(settings: Settings, *, demo: bool) -> None:
@@ -110,19 +85,31 @@ def run_prepare(settings: Settings, *, demo: bool) -> None:
 Role = Callable[[Settings, int, Metrics, asyncio.Event], Coroutine[Any, Any, None]]
 
 
-def _run(
+def run_role(
     settings: Settings,
     role: str,
     slot: int,
     work: Role,
+    *,
     on_begin: Callable[[], object] = lambda: None,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
 ) -> None:
+    """Run a role in this process until SIGTERM: logging, slot, signals, metrics.
+
+    Args:
+        work: the role; it ends once the event that it gets is set.
+        on_begin: is called once this process has its number.
+        loop_factory: makes the event loop; None takes asyncio's own.
+
+    Raises:
+        SlotTaken: another process has this role and number.
+    """
     configure_logging(
         level=settings.log_level, log_format=settings.log_format, role=role, slot=slot
     )
     with settings.data.slot_locked(role, slot):
         on_begin()
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(_with_signals(settings, role, slot, work))
 
 
@@ -143,7 +130,7 @@ async def _with_signals(settings: Settings, role: str, slot: int, work: Role) ->
 
 
 @asynccontextmanager
-async def _background(*works: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
+async def background(*works: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
     """Keep coroutines running inside the block; when one fails, so does the block."""
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(work) for work in works]
@@ -151,73 +138,6 @@ async def _background(*works: Coroutine[Any, Any, object]) -> AsyncIterator[None
             yield
         finally:
             await end_tasks(running)
-
-
-async def _web(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Event) -> None:
-    descriptor = listen_fd()
-    if descriptor is None:
-        raise PartMissing("a web process needs the listening socket of `seckill serve`")
-    async with AsyncExitStack() as stack:
-        stores = await stack.enter_async_context(open_stores(settings))
-        marks = stack.enter_context(MarkWriter(settings.data.marks, f"web-{slot}"))
-        gate = await stack.enter_async_context(
-            AdmissionGate(
-                redis=stores.redis,
-                scripts=stores.scripts,
-                keys=stores.keys,
-                ids=stores.ids,
-                marks=marks,
-                clock=stores.clock,
-                bounds=bounds(settings),
-                observer=AdmissionMetrics(metrics),
-            )
-        )
-        here = make_folder_id(settings.data.marks)
-
-        async def seen() -> None:
-            await stores.ledger.mark_folders.seen(here, socket.gethostname())
-
-        await seen()  # before anybody is admitted: the fence must know where the marks are
-        with contextlib.suppress(StockUnavailable):
-            await gate.catalogue.refresh()
-        watch = StoreWatch(stores, gate)
-        on_show = SalesOnShow(gate, stores.buckets, stores.clock)
-        name_goods(on_show.goods_of)
-        app = build_app(
-            WebParts(
-                gate=gate,
-                books=LedgerBooks(stores.ledger),
-                queued=QueuedReservations(stores.buckets),
-                ids=stores.ids,
-                catalogue=on_show,
-                authenticator=authenticator(settings, stores.clock),
-                dependencies=watch,
-                metrics=HTTPMetrics(metrics),
-                render_metrics=lambda: asyncio.to_thread(render, settings.data.metrics, LAYOUT),
-                clock=stores.clock,
-                limits=WebLimits(
-                    body_bytes_max=settings.body_bytes_max,
-                    body_timeout_ms=settings.body_timeout_ms,
-                    sse_streams_max=max(settings.sse_streams_max, 1),
-                ),
-            )
-        )
-        await stack.enter_async_context(
-            _background(
-                watch.run(),
-                collect_when_idle(),
-                _again("register the marks", SEEN_EVERY_MS / 1000, seen),
-            )
-        )
-        settle_after_start()
-        report_ready()
-        await serve(
-            app,
-            descriptor,
-            # The supervisor kills at the end of the grace: be done a little before.
-            ServerSettings(shutdown_grace_ms=int(settings.shutdown_grace_ms * 0.9)),
-            stop,
-        )
 
 
 async def _worker(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Event) -> None:
@@ -247,16 +167,16 @@ async def _worker(settings: Settings, slot: int, metrics: Metrics, stop: asyncio
         name_goods(goods.get)
         settle_after_start()
         report_ready()
-        async with _background(
-            _again("keep the buckets", _KEEP_EVERY_S, lambda: _keep(stores, counts, closed, goods)),
-            _again("sweep releases", _SWEEP_EVERY_S, sweep.sweep),
-            _again("measure the outbox", _LAG_EVERY_S, lambda: _measure(channel, counts)),
+        async with background(
+            again("keep the buckets", _KEEP_EVERY_S, lambda: _keep(stores, counts, closed, goods)),
+            again("sweep releases", _SWEEP_EVERY_S, sweep.sweep),
+            again("measure the outbox", _LAG_EVERY_S, lambda: _measure(channel, counts)),
             collect_when_idle(),
         ):
             await worker.run(stop)
 
 
-async def _again(
+async def again(
     doing: str, pause_s: float, work: Callable[[], Coroutine[Any, Any, object]]
 ) -> None:
     """Do a work again and again; a store that is away is no reason to stop, nor to fill the log."""

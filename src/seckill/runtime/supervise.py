@@ -1,6 +1,7 @@
 """``seckill serve``: starts the parts of the embedded set in order, keeps them alive, ends them.
 
-Start: Redis → what ``prepare`` does (the ledger's schema) → order worker and web processes.
+Start: Redis → order worker and web processes, and beside them what ``prepare`` does (the ledger's
+schema, the buckets).
 Stop: web processes (they finish what is under way) → order worker → Redis. A second signal hurries.
 
 The supervisor itself serves nothing and decides nothing about a sale, so it has little to die of.
@@ -96,8 +97,8 @@ class Supervisor:
 
     Args:
         loaded: the settings.
-        prepare: runs once Redis answers and before worker and web start; gets the settings with
-            the address of Redis. A SeckillError of it ends the run.
+        prepare: runs once Redis answers, beside the start of worker and web; gets the settings
+            with the address of Redis. A SeckillError of it ends the run.
         on_ready: is called once, when all parts are ready for the first time.
         command: how a part is started; another one in tests.
         policy: when a part is started again.
@@ -193,8 +194,10 @@ class Supervisor:
             on_bind = loaded.settings.model_copy(update={"bind": str(bind)})
             with _writing(self._data):
                 write_run_settings(replace(loaded, settings=on_bind))
-            await self._or_stop(self._prepare(loaded.settings))
+            # Side by side: loading the programs takes longer than what there is to prepare, and
+            # each of them waits for the schema by itself.
             self._start_programs(loaded.settings, listeners, lifeline_fd, observer)
+            await self._or_stop(self._prepare(loaded.settings))
             for keeper in tuple(self._keepers):
                 await self._or_stop(keeper.is_ready.wait())
             self._on_ready(self._report(loaded, board.status))

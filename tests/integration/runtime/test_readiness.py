@@ -24,7 +24,7 @@ from seckill.runtime.bootstrap import Stores, bounds, open_stores
 from seckill.runtime.metric_table import LAYOUT
 from seckill.runtime.observers import WorkerMetrics
 from seckill.runtime.rebuilding import rebuild
-from seckill.runtime.roles import ClosedBuckets, _again, _keep
+from seckill.runtime.roles import ClosedBuckets, _keep, again
 from seckill.runtime.settings import LoadedSettings
 from seckill.runtime.telemetry import Metrics
 from seckill.runtime.web_ports import StoreWatch
@@ -157,7 +157,7 @@ async def test_the_probe_is_one_key_that_ends_by_itself(
         assert 0 < await process.stores.redis.pttl("shop:probe") <= 10_000
 
 
-async def test_a_fenced_bucket_that_nobody_asks_for_is_named_until_it_is_open_again(
+async def test_a_fenced_bucket_that_nobody_asks_for_is_named_until_it_is_openagain(
     make_settings: SettingsMaker, own_redis: RedisServer
 ) -> None:
     async with watched(make_settings, own_redis) as process:
@@ -248,7 +248,7 @@ async def test_a_wait_for_a_store_and_its_end_are_logged_once_each() -> None:
             raise trouble
 
     with structlog.testing.capture_logs() as lines:
-        task = asyncio.create_task(_again("sweep releases", 0, work))
+        task = asyncio.create_task(again("sweep releases", 0, work))
         await done.wait()
         task.cancel()
         await asyncio.wait({task})
