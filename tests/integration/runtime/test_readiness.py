@@ -20,7 +20,7 @@ from seckill.domain.ids import GoodsId, SaleId
 from seckill.domain.reservation import BucketId
 from seckill.domain.sale import NewSale, Sale
 from seckill.pipeline.errors import LedgerAway
-from seckill.runtime.bootstrap import Stores, bounds, open_stores
+from seckill.runtime.bootstrap import Stores, open_stores
 from seckill.runtime.metric_table import LAYOUT
 from seckill.runtime.observers import WorkerMetrics
 from seckill.runtime.rebuilding import rebuild
@@ -28,6 +28,7 @@ from seckill.runtime.roles import ClosedBuckets, _keep, again
 from seckill.runtime.settings import LoadedSettings
 from seckill.runtime.telemetry import Metrics
 from seckill.runtime.web_ports import StoreWatch
+from seckill.runtime.web_role import bounds
 from services.redis import RedisServer
 from services.stage import until
 
