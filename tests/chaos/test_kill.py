@@ -151,21 +151,21 @@ def _all_rounds(service: SeckillService, disturb: Callable[[random.Random], None
 
 
 def test_web_process_killed_between_redis_reply_and_http_answer(tmp_path: Path) -> None:
-    with _service(tmp_path, "web.after_decision:120") as service:
+    with _service(tmp_path, "web.after_decision:600") as service:
         _all_rounds(service, None)
         deaths = service.log().count("a part died")
         assert deaths >= ROUNDS, f"only {deaths} web processes died: the test shows nothing"
 
 
 def test_order_worker_killed_after_commit_and_before_acknowledge(tmp_path: Path) -> None:
-    with _service(tmp_path, "worker.after_commit:40") as service:
+    with _service(tmp_path, "worker.after_commit:80") as service:
         _all_rounds(service, None)
         deaths = service.log().count("a part died")
         assert deaths >= ROUNDS, f"only {deaths} workers died: the test shows nothing"
 
 
 def test_order_worker_killed_before_commit(tmp_path: Path) -> None:
-    with _service(tmp_path, "worker.before_commit:40") as service:
+    with _service(tmp_path, "worker.before_commit:80") as service:
         _all_rounds(service, None)
         deaths = service.log().count("a part died")
         assert deaths >= ROUNDS, f"only {deaths} workers died: the test shows nothing"

@@ -111,6 +111,7 @@ class Counts:
     failures: Counter[str] = field(default_factory=Counter)
     by_flag: int = 0
     flags_raised: int = 0
+    queue_now: int = 0
     queue_max: int = 0
     fenced_now: int = 0
 
@@ -130,8 +131,9 @@ class Counts:
     def flag_raised(self) -> None:
         self.flags_raised += 1
 
-    def queue_length(self, requests: int) -> None:
-        self.queue_max = max(self.queue_max, requests)
+    def queue_changed(self, by: int) -> None:
+        self.queue_now += by
+        self.queue_max = max(self.queue_max, self.queue_now)
 
     def fenced(self, buckets: int) -> None:
         self.fenced_now += buckets

@@ -107,6 +107,7 @@ class Batcher:
         self._start = start
         self._changed = changed
         self._queue: deque[Request] = deque()
+        self._queue_told = 0
         self._pumping = False
         self._closed = False
         self._epoch = 0  # 0: not known yet
@@ -194,7 +195,8 @@ class Batcher:
             if batch and size > self._bounds.batch_bytes_max:
                 break
             batch.append(self._queue.popleft())
-        self._observer.queue_length(len(self._queue))
+        self._observer.queue_changed(len(self._queue) - self._queue_told)
+        self._queue_told = len(self._queue)
         return batch
 
     async def _pump(self) -> None:

@@ -28,8 +28,8 @@ class AdmissionObserver(Protocol):
         """A bucket's sold-out flag went up: from now on requests may be answered by it."""
         ...
 
-    def queue_length(self, requests: int) -> None:
-        """So many requests wait in one bucket's queue."""
+    def queue_changed(self, by: int) -> None:
+        """So many more requests wait than before, fewer if negative; over all buckets."""
         ...
 
     def fenced(self, buckets: int) -> None:
@@ -55,7 +55,7 @@ class SilentObserver:
     def flag_raised(self) -> None:
         """See AdmissionObserver."""
 
-    def queue_length(self, requests: int) -> None:
+    def queue_changed(self, by: int) -> None:
         """See AdmissionObserver."""
 
     def fenced(self, buckets: int) -> None:

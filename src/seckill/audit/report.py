@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from seckill.domain.ids import GoodsId, ReservationId, SaleId, UserId
 from seckill.domain.reservation import BucketId, Place
+from seckill.domain.wording import counted
 
 __all__ = [
     "COUNTED_AS",
@@ -287,7 +288,7 @@ class AuditReport:
             f"oversold {self.oversold} · duplicates {self.duplicates} · lost {self.lost}"
             f" · stranded {self.stranded} · in flight {self.in_flight}"
         )
-        verdict = "Every promise is kept" if self.ok else f"{len(self.findings)} findings"
+        verdict = "Every promise is kept" if self.ok else counted(len(self.findings), "finding")
         lines.append(f"{verdict}: {numbers} ({self.duration_ms} ms)")
         return "\n".join(lines)
 

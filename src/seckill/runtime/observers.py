@@ -62,9 +62,9 @@ class AdmissionMetrics:
         """See AdmissionObserver."""
         self._flags_raised.inc()
 
-    def queue_length(self, requests: int) -> None:
+    def queue_changed(self, by: int) -> None:
         """See AdmissionObserver."""
-        self._queue.set(requests)
+        self._queue.inc(by)
 
     def fenced(self, buckets: int) -> None:
         """See AdmissionObserver."""

@@ -190,3 +190,14 @@ async def test_no_script_holds_redis_up_however_large_the_sale_is(  # noqa: PLR0
     assert opening < newcomer * size
     await redis.aclose()
     server.stop()
+
+
+async def test_the_queue_that_operators_see_ends_empty(
+    redis_server: RedisServer, keys: Keys, redis: Redis, marks_folder: Path
+) -> None:
+    """Told as differences, so that the buckets of several sales add up to one number."""
+    await open_sale(redis, keys, make_sale(stock_units=5_000))
+    async with open_gate(redis_server.url, keys, marks_folder) as gate:
+        await buy([gate], [f"user-{n}" for n in range(3_000)])
+    assert gate.counts.queue_max == 3_000 - Bounds().batch_entries_max
+    assert gate.counts.queue_now == 0

@@ -151,7 +151,7 @@ def _drive_admission(admission: AdmissionMetrics) -> None:
         admission.redis_failed(kind)
     admission.answered_by_flag()
     admission.flag_raised()
-    admission.queue_length(3)
+    admission.queue_changed(3)
     admission.fenced(1)
 
 

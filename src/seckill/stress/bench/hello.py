@@ -50,7 +50,7 @@ def main() -> None:
     """Serve until SIGTERM."""
     port, processes = int(sys.argv[1]), int(sys.argv[2])
     children = [
-        multiprocessing.get_context("spawn").Process(target=_serve, args=(port,))
+        multiprocessing.get_context("spawn").Process(target=_serve, args=(port,), daemon=True)
         for _ in range(processes)
     ]
     for child in children:
