@@ -222,7 +222,9 @@ class Batcher:
             while batch:
                 try:
                     if await self._send(batch):
-                        self._away_since_ms = None
+                        if self._away_since_ms is not None:
+                            self._away_since_ms = None
+                            _log.info("Redis decides again", bucket=self._bucket_id)
                         return
                 except StockUnavailable as error:
                     self._observer.redis_failed(error.kind)
