@@ -105,7 +105,7 @@ class FenceLedger(Protocol):
         ...
 
     async def mark_open(self, bucket_id: BucketId, epoch: int) -> None:
-        """Redis has opened the bucket under this epoch."""
+        """Redis has opened the bucket under this epoch. Raises BucketFenced as `carry_on`."""
         ...
 
     async def mark_folders(self, bucket_id: BucketId, epoch: int) -> Collection[str]:
@@ -117,7 +117,11 @@ class FenceLedger(Protocol):
         ...
 
     async def carry_on(self, bucket_id: BucketId, from_epoch: int, valid_to_seq: int) -> int:
-        """Close an epoch at a seq and make its successor; its pending releases move along."""
+        """Close an epoch at a seq and make its successor; its pending releases move along.
+
+        Raises:
+            BucketFenced: the ledger has gone on meanwhile, by the hand of another keeper.
+        """
         ...
 
     async def plan_rebuild(self, bucket_id: BucketId) -> RebuildPlan:
@@ -214,7 +218,10 @@ class FenceKeeper:
         for current in epochs:
             sale = sales[current.bucket_id.sale_id]
             if self._due(sale, current.bucket_id):
-                verdict = await self._keep_bucket(sale, current)
+                try:
+                    verdict = await self._keep_bucket(sale, current)
+                except BucketFenced:
+                    verdict = Verdict.WAITING  # another keeper moved it: the next look sees where
                 verdicts[current.bucket_id] = verdict
                 self._report(current.bucket_id, verdict)
         # Last: who reads of a sale there finds its bucket open.

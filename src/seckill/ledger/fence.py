@@ -1,12 +1,26 @@
 """The ledger as the fence of the admission room sees it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from seckill.admission.bucket import Holding
+from seckill.admission.errors import BucketFenced
 from seckill.admission.fence import CurrentEpoch, EpochState, RebuildPlan
 from seckill.domain.reservation import BucketId
 from seckill.domain.sale import Sale
+from seckill.ledger.errors import EpochMoved
 from seckill.ledger.sql_ledger import SQLLedger
 
 __all__ = ["LedgerFence"]
+
+
+@contextmanager
+def _another_keeper(bucket_id: BucketId) -> Iterator[None]:
+    """An epoch that moved meanwhile is the work of another keeper, in the fence's own words."""
+    try:
+        yield
+    except EpochMoved as moved:
+        raise BucketFenced(bucket_id, f"another keeper was faster: {moved}") from moved
 
 
 class LedgerFence:
@@ -43,7 +57,8 @@ class LedgerFence:
 
     async def mark_open(self, bucket_id: BucketId, epoch: int) -> None:
         """Redis has opened the bucket under this epoch."""
-        await self._ledger.epochs.mark_open(bucket_id, epoch)
+        with _another_keeper(bucket_id):
+            await self._ledger.epochs.mark_open(bucket_id, epoch)
 
     async def known_seq(self, bucket_id: BucketId, epoch: int) -> int:
         """The highest seq of an epoch that is written, 0 for none."""
@@ -51,9 +66,10 @@ class LedgerFence:
 
     async def carry_on(self, bucket_id: BucketId, from_epoch: int, valid_to_seq: int) -> int:
         """Close an epoch at a seq and make its successor; its pending releases move along."""
-        return await self._ledger.epochs.carry_on(
-            bucket_id, from_epoch, valid_to_seq, "Redis was started again and had lost nothing"
-        )
+        with _another_keeper(bucket_id):
+            return await self._ledger.epochs.carry_on(
+                bucket_id, from_epoch, valid_to_seq, "Redis was started again and had lost nothing"
+            )
 
     async def plan_rebuild(self, bucket_id: BucketId) -> RebuildPlan:
         """Accept nothing more from earlier epochs and make a new one out of what is written."""
