@@ -19,6 +19,23 @@ def bench() -> None:
     """Measure, with a peer beside the product in the same run. Needs wrk."""
 
 
+@bench_app.command("batches")
+def bench_batches(
+    rounds: Annotated[int, typer.Option(help="Turns of each size, 1 to 99.")] = 5,
+    as_json: JSONOption = False,
+) -> None:
+    """What one admission costs Redis, by how many are decided in one call of the script."""
+    from seckill.stress.bench.batches import bench_batches as run  # noqa: PLC0415
+
+    if not 1 <= rounds <= 99:  # noqa: PLR2004  -- said in the rule
+        raise InvalidValue("rounds", "must be from 1 to 99")
+    found = run(rounds=rounds, tell=lambda line: typer.echo(line, err=True))
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        typer.echo(found.to_text())
+
+
 @bench_app.command("admission")
 def bench_admission(
     rounds: Annotated[int, typer.Option(help="Turns of each stack, 1 to 99.")] = 5,

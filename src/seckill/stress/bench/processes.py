@@ -86,7 +86,7 @@ class RedisCounter:
         self._connection = socket.create_connection((host, int(port)), timeout=30)
         self._reader = hiredis.Reader(encoding="utf-8", errors="replace")
 
-    def _ask(self, *words: str) -> Any:
+    def _ask(self, *words: str | bytes) -> Any:
         packed = hiredis.pack_command(words)  # type: ignore[arg-type]  # its types know 1-tuples
         self._connection.sendall(packed)
         while (reply := self._reader.gets()) is False:
@@ -109,7 +109,19 @@ class RedisCounter:
     def prepare_peer(self, script: str, stock: int) -> str:
         """Load the peer's script and fill its stock; returns the script's digest."""
         self._ask("SET", "stock", str(stock))
+        return self.load(script)
+
+    def load(self, script: str) -> str:
+        """Load a script; returns its digest."""
         return str(self._ask("SCRIPT", "LOAD", script))
+
+    def run(self, sha: str, keys: Sequence[str], blob: bytes, *more: str) -> None:
+        """Run a loaded script; its reply is not looked at."""
+        self._ask("EVALSHA", sha, str(len(keys)), *keys, blob, *more)
+
+    def forget_everything(self) -> None:
+        """Empty this server, which is the benchmark's own."""
+        self._ask("FLUSHALL", "SYNC")
 
     def drop_outbox(self) -> None:
         """Empty the peer's stream, which nobody reads, so that it does not grow."""
