@@ -38,7 +38,7 @@ def played() -> Played:
         oracle.build()
         chosen = list(schedules(SEED, SCHEDULES))
         answers = oracle.play(chosen)
-    except oracle.OracleMissingError as missing:
+    except oracle.OriginalMissingError as missing:
         if os.environ.get("CI") == "true":
             pytest.fail(f"the original has to be here in CI: {missing}")
         pytest.skip(str(missing))

@@ -13,6 +13,8 @@ from seckill.domain.ids import check_goods_id
 from seckill.domain.instants import parse_rfc3339_ms, rfc3339_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from seckill.domain.sale import Sale
     from seckill.runtime.bootstrap import Stores
 
@@ -170,12 +172,19 @@ def sale_show(
 
 
 def _change_sale(
-    goods_id: str, data_dir: Path | None, *, as_json: bool, reason: str, **changes: Any
+    goods_id: str,
+    data_dir: Path | None,
+    changes: "Callable[[Sale], dict[str, Any]]",
+    *,
+    as_json: bool,
+    reason: str,
 ) -> None:
+    """Change a sale and show it; what changes may depend on how it stands."""
+
     async def work(stores: "Stores") -> dict[str, object]:
         sale = await sale_of(stores, goods_id)
         changed = await stores.ledger.sales.change_sale(
-            sale.sale_id, actor=_actor(), reason=reason, **changes
+            sale.sale_id, actor=_actor(), reason=reason, **changes(sale)
         )
         await stores.fence.keep()
         return await described(stores, changed)
@@ -192,20 +201,13 @@ def sale_open(
 ) -> None:
     """Start a sale now, or let a paused one go on."""
     now_ms = SystemClock().now_ms()
-
-    async def work(stores: "Stores") -> dict[str, object]:
-        sale = await sale_of(stores, goods_id)
-        changed = await stores.ledger.sales.change_sale(
-            sale.sale_id,
-            paused=False,
-            starts_at_ms=min(sale.starts_at_ms, now_ms),
-            actor=_actor(),
-            reason=reason,
-        )
-        await stores.fence.keep()
-        return await described(stores, changed)
-
-    _show_sale(with_stores(data_dir, work), as_json=as_json)
+    _change_sale(
+        goods_id,
+        data_dir,
+        lambda sale: {"paused": False, "starts_at_ms": min(sale.starts_at_ms, now_ms)},
+        as_json=as_json,
+        reason=reason,
+    )
 
 
 @sale_app.command("pause")
@@ -216,7 +218,7 @@ def sale_pause(
     as_json: JSONOption = False,
 ) -> None:
     """Admit nobody until `seckill sale resume`; buyers read 503 with Retry-After."""
-    _change_sale(goods_id, data_dir, as_json=as_json, reason=reason, paused=True)
+    _change_sale(goods_id, data_dir, lambda _: {"paused": True}, as_json=as_json, reason=reason)
 
 
 @sale_app.command("resume")
@@ -227,7 +229,7 @@ def sale_resume(
     as_json: JSONOption = False,
 ) -> None:
     """Let a paused sale go on."""
-    _change_sale(goods_id, data_dir, as_json=as_json, reason=reason, paused=False)
+    _change_sale(goods_id, data_dir, lambda _: {"paused": False}, as_json=as_json, reason=reason)
 
 
 @sale_app.command("end")
@@ -238,12 +240,9 @@ def sale_end(
     as_json: JSONOption = False,
 ) -> None:
     """End a sale now."""
+    now_ms = SystemClock().now_ms()
     _change_sale(
-        goods_id,
-        data_dir,
-        as_json=as_json,
-        reason=reason,
-        ends_at_ms=SystemClock().now_ms(),
+        goods_id, data_dir, lambda _: {"ends_at_ms": now_ms}, as_json=as_json, reason=reason
     )
 
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from services.maven import OriginalMissingError, build_jar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 PROJECT = Path(__file__).parent / "original"
 TARGET = PROJECT / "target"
-BUILD_TIMEOUT_S = 300
 SAY_TIMEOUT_S = 60
-
-
-class OriginalMissingError(Exception):
-    """The original cannot be built or run on this machine; the text says why."""
 
 
 def build() -> None:
@@ -29,23 +24,7 @@ def build() -> None:
     Raises:
         OriginalMissingError: no JDK, no Maven, or the build failed.
     """
-    for tool in ("java", "mvn"):
-        if shutil.which(tool) is None:
-            raise OriginalMissingError(f"{tool} is not installed")
-    built = TARGET / "sentinel-original-1.jar"
-    sources = [PROJECT / "pom.xml", *PROJECT.glob("src/**/*.java")]
-    if built.exists() and built.stat().st_mtime >= max(one.stat().st_mtime for one in sources):
-        return
-    made = subprocess.run(
-        ["mvn", "-q", "-B", "-DskipTests", "package"],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        timeout=BUILD_TIMEOUT_S,
-        check=False,
-    )
-    if made.returncode:
-        raise OriginalMissingError(f"the build failed:\n{made.stdout}{made.stderr}")
+    build_jar(PROJECT, "sentinel-original-1.jar")
 
 
 class Original:
