@@ -167,8 +167,7 @@ class Batcher:
         its first step could not do this itself.
         """
         self._closed = True
-        self._give_up(list(self._queue), "redis")
-        self._queue.clear()
+        self._give_up_queue()
 
     def _undecided(self, cause: str) -> Decision:
         self._observer.undecided(cause)
@@ -195,9 +194,18 @@ class Batcher:
             if batch and size > self._bounds.batch_bytes_max:
                 break
             batch.append(self._queue.popleft())
+        self._tell_queue()
+        return batch
+
+    def _tell_queue(self) -> None:
         self._observer.queue_changed(len(self._queue) - self._queue_told)
         self._queue_told = len(self._queue)
-        return batch
+
+    def _give_up_queue(self) -> None:
+        """Answer whatever is queued as undecided."""
+        self._give_up(list(self._queue), "redis")
+        self._queue.clear()
+        self._tell_queue()
 
     async def _pump(self) -> None:
         """Decide what is queued, batch by batch, until nothing is."""
@@ -209,8 +217,7 @@ class Batcher:
                 if batch:
                     await self._decide(batch)
         except asyncio.CancelledError:
-            self._give_up(list(self._queue), "redis")
-            self._queue.clear()
+            self._give_up_queue()
             raise
         finally:
             self._pumping = False
