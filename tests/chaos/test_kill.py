@@ -150,25 +150,36 @@ def _all_rounds(service: SeckillService, disturb: Callable[[random.Random], None
         _check(service, number, report, found)
 
 
+def _rounds_with_deaths(service: SeckillService) -> None:
+    """Rounds until somebody died at the armed point in ROUNDS of them.
+
+    How often a process passes its point depends on how full the batches are, so on the machine:
+    a round that all survive must be right too, but shows nothing and does not count.
+    """
+    deaths = counted = 0
+    for number in range(ROUNDS * 5):
+        report, found = _round(service, number, None)
+        _check(service, number, report, found)
+        deaths, before = service.log().count("a part died"), deaths
+        counted += deaths > before
+        if counted == ROUNDS:
+            return
+    pytest.fail(f"somebody died in only {counted} of {ROUNDS * 5} rounds: the test shows nothing")
+
+
 def test_web_process_killed_between_redis_reply_and_http_answer(tmp_path: Path) -> None:
     with _service(tmp_path, "web.after_decision:600") as service:
-        _all_rounds(service, None)
-        deaths = service.log().count("a part died")
-        assert deaths >= ROUNDS, f"only {deaths} web processes died: the test shows nothing"
+        _rounds_with_deaths(service)
 
 
 def test_order_worker_killed_after_commit_and_before_acknowledge(tmp_path: Path) -> None:
-    with _service(tmp_path, "worker.after_commit:80") as service:
-        _all_rounds(service, None)
-        deaths = service.log().count("a part died")
-        assert deaths >= ROUNDS, f"only {deaths} workers died: the test shows nothing"
+    with _service(tmp_path, "worker.after_commit:40") as service:
+        _rounds_with_deaths(service)
 
 
 def test_order_worker_killed_before_commit(tmp_path: Path) -> None:
-    with _service(tmp_path, "worker.before_commit:80") as service:
-        _all_rounds(service, None)
-        deaths = service.log().count("a part died")
-        assert deaths >= ROUNDS, f"only {deaths} workers died: the test shows nothing"
+    with _service(tmp_path, "worker.before_commit:40") as service:
+        _rounds_with_deaths(service)
 
 
 def test_redis_killed_with_durability_fsync_loses_nothing(tmp_path: Path) -> None:
