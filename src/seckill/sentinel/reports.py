@@ -9,6 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def printable(text: str) -> str:
+    """The text as one line that any log can take.
+
+    What is refused may hold anything: a line break would forge a log line, and half a surrogate
+    pair cannot be written at all.
+    """
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing wrong with one rule.
@@ -22,7 +31,7 @@ class Problem:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.reason}"
+        return printable(f"{self.field}: {self.reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +50,7 @@ class RuleProblem:
 
     def __str__(self) -> str:
         reasons = "; ".join(str(problem) for problem in self.problems)
-        return f"rule {self.index} ({self.resource or 'no resource'}): {reasons}"
+        return f"rule {self.index} ({printable(self.resource) or 'no resource'}): {reasons}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -463,6 +463,18 @@ async def test_bad_json_is_refused_with_a_reason_and_the_old_rules_stay(
     assert service.store.head_number("flow") == 1
 
 
+async def test_nobody_forges_a_line_of_the_log(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    rule = {"resource": "r\nWARNING all is well \ud800", "count": -1}
+    await service.post("/setRules", type="flow", data=json.dumps([rule]), who="a\nWARNING b")
+    text = caplog.text
+    text.encode()  # half a surrogate pair could not be written to any log
+    assert "refused rule 0" in text
+    assert not any(line.startswith("WARNING ") and "well" in line for line in text.splitlines())
+    assert "setRules by a WARNING b:" in text
+
+
 async def test_a_store_that_is_full_is_partial_success(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from seckill.sentinel.errors import RuleDocumentError
+from seckill.sentinel.reports import printable
 from seckill.sentinel.rule_store import Change
 from seckill.sentinel.transport.errors import CommandRefused
 from seckill.sentinel.transport.http_server import Command, Reply
@@ -195,7 +196,13 @@ class CommandCenter:
         try:
             report = await self._target.load_rules(kind, document, change)
         except RuleDocumentError as error:
-            _LOG.warning("%s of %s rules by %s refused: %s", command, kind, change.who, error)
+            _LOG.warning(
+                "%s of %s rules by %s refused: %s",
+                command,
+                kind,
+                change.who,
+                printable(str(error)),
+            )
             raise CommandRefused(
                 f"the {kind} rules were refused, the old ones stay: {error}"
             ) from error
