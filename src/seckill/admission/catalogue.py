@@ -35,7 +35,8 @@ _decode_sale = msgspec.msgpack.Decoder(Sale).decode
 POLL_MS: Final = 250
 """How often a process asks for the stamp: bound on how late it learns of a new or changed sale."""
 
-_ON_DEMAND_MS: Final = 50
+UNKNOWN_MS: Final = 50
+"""Nobody is told "no such item" of a sale that was published longer ago than this."""
 
 
 async def publish(redis: Redis, keys: Keys, sales: Iterable[Sale]) -> bool:
@@ -90,18 +91,21 @@ class Catalogue:
 
     def fresh(self) -> bool:
         """Whether the last look is so recent that another one would tell nothing new."""
-        return self._clock.monotonic_ms() - self._checked_at_ms < _ON_DEMAND_MS
+        return self._clock.monotonic_ms() - self._checked_at_ms < UNKNOWN_MS
 
     async def refresh(self) -> None:
         """Look once. Raises StockUnavailable when Redis cannot answer now."""
         looked_at_ms = self._clock.monotonic_ms()
         try:
             stamp: Any = await self._redis.hget(self._keys.sales, _STAMP)
+            found: Any = None
             if stamp is not None and stamp != self._stamp:
-                found: Any = await self._redis.hgetall(self._keys.sales)
+                found = await self._redis.hgetall(self._keys.sales)
                 stamp = found.pop(_STAMP.encode(), None)
-                if stamp is not None:
-                    self._take(found, stamp)
+            if looked_at_ms < self._checked_at_ms:
+                return  # a look that began later was quicker, and knows more
+            if found is not None and stamp is not None:
+                self._take(found, stamp)
             # Without a stamp what was known before stays: a sale does not end by this.
             self._known = stamp is not None
         except RedisError as error:
@@ -121,11 +125,17 @@ class Catalogue:
         self._sales, self._stamp = sales, stamp
 
     async def refresh_together(self) -> None:
-        """Look once for all who ask at the same time. Raises StockUnavailable as `refresh`."""
-        if self._refreshing is None or self._refreshing.done():
-            self._refreshing = asyncio.ensure_future(self.refresh())
-        # Shielded: a client that leaves must not take the look away from the others.
-        await asyncio.shield(self._refreshing)
+        """Look once for all who ask at the same time. Raises StockUnavailable as `refresh`.
+
+        A look that is under way serves those too who come later, unless it began so long before
+        them, on a slow wire, that it may have missed what was published since.
+        """
+        asked_at_ms = self._clock.monotonic_ms()
+        while self._checked_at_ms < asked_at_ms - UNKNOWN_MS:
+            if self._refreshing is None or self._refreshing.done():
+                self._refreshing = asyncio.ensure_future(self.refresh())
+            # Shielded: a client that leaves must not take the look away from the others.
+            await asyncio.shield(self._refreshing)
 
     async def poll(self) -> None:
         """Look again and again, for ever. Redis being away is no reason to stop."""

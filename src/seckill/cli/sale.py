@@ -119,6 +119,7 @@ def sale_create(
 ) -> None:
     """Put goods on sale."""
     from seckill.domain.sale import NewSale  # noqa: PLC0415
+    from seckill.runtime.opening import put_on_sale  # noqa: PLC0415
 
     new = NewSale(
         goods_id=check_goods_id(goods_id),
@@ -132,9 +133,7 @@ def sale_create(
     )
 
     async def work(stores: "Stores") -> dict[str, object]:
-        sale = await stores.ledger.sales.create_sale(new, actor=_actor())
-        await stores.fence.keep()
-        return await described(stores, sale)
+        return await described(stores, await put_on_sale(stores, new, actor=_actor()))
 
     _show_sale(with_stores(data_dir, work), as_json=as_json)
 

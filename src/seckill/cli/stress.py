@@ -183,6 +183,7 @@ def _await_own(data_dir: Path, process: "subprocess.Popen[bytes]") -> str:
 
 def _open_sale(service: _Service, goods_id: str, *, stock: int, limit: int) -> None:
     from seckill.domain.sale import NewSale  # noqa: PLC0415
+    from seckill.runtime.opening import put_on_sale  # noqa: PLC0415
 
     async def work(stores: "Stores") -> None:
         new = NewSale(
@@ -192,8 +193,7 @@ def _open_sale(service: _Service, goods_id: str, *, stock: int, limit: int) -> N
             title="Stress run",
             starts_at_ms=stores.clock.now_ms(),
         )
-        await stores.ledger.sales.create_sale(new, actor="stress")
-        await stores.fence.keep()
+        await put_on_sale(stores, new, actor="stress")
 
     with_stores(service.data_dir, work)
 

@@ -5,6 +5,7 @@ from typing import Final
 from seckill.domain.ids import GoodsId
 from seckill.domain.sale import NewSale
 from seckill.runtime.bootstrap import Stores
+from seckill.runtime.opening import put_on_sale
 
 __all__ = ["open_sample_sale"]
 
@@ -26,5 +27,4 @@ async def open_sample_sale(stores: Stores) -> None:
             price_fen=9_900,
             starts_at_ms=stores.clock.now_ms(),
         )
-        await stores.ledger.sales.create_sale(new, actor="demo")
-        await stores.fence.keep()
+        await put_on_sale(stores, new, actor="demo")

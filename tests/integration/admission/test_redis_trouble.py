@@ -17,6 +17,7 @@ from redis.exceptions import RedisError
 
 from seckill.admission.bounds import Bounds
 from seckill.admission.bucket import Buckets
+from seckill.admission.catalogue import UNKNOWN_MS, publish
 from seckill.admission.decision import Decision
 from seckill.admission.errors import StockUnavailable
 from seckill.admission.keys import Keys
@@ -64,6 +65,22 @@ async def assert_balanced(redis: Redis, keys: Keys) -> None:
     assert view.status is Status.OK
     assert view.stock_units + view.held_units == view.put_units
     assert view.stock_units >= 0
+
+
+async def test_nobody_is_told_no_such_item_out_of_a_look_from_before_the_sale(
+    own_redis: RedisServer, direct: Redis, keys: Keys, marks_folder: Path
+) -> None:
+    """A look that is long under way, on a slow wire, knows nothing of a sale published since."""
+    await publish(direct, keys, [])
+    async with TCPProxy(own_redis.port) as proxy, open_gate(proxy.url, keys, marks_folder) as gate:
+        await gate.gate.catalogue.refresh()
+        await asyncio.sleep(2 * UNKNOWN_MS / 1000)
+        proxy.delay_ms = 300
+        early = asyncio.create_task(gate.buy("early"))
+        await asyncio.sleep(2 * UNKNOWN_MS / 1000)
+        await open_sale(direct, keys, make_sale())
+        assert (await gate.buy("late")).outcome is Outcome.SUCCESS
+        await early
 
 
 @pytest.mark.timeout(60)
