@@ -29,6 +29,19 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 _numbers = itertools.count(1)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What goes together when several processes share the run (``scripts/test``).
+
+    A module keeps to one process, since its tests may share a service. Those that kill their own
+    service are long and share nothing: each goes alone, and first, so that none is left for the end.
+    """
+    for item in items:
+        alone = item.get_closest_marker("chaos") is not None
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if alone else str(item.path)))
+    items.sort(key=lambda item: item.get_closest_marker("chaos") is None)
+
+
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """One Redis that keeps what it is told: for tests that leave the server itself alone."""
