@@ -6,6 +6,7 @@
     ├── seckill.toml              settings of this installation, if you write one
     ├── ledger.db                 the order ledger (SQLite)
     ├── redis/                    append-only file, configuration and log of the embedded Redis
+    ├── kafka/                    data, configuration and log of the embedded Kafka, if there is one
     ├── marks/                    highest acknowledged seq of each web slot: survive kill -9
     └── run/
         ├── lock                  held by the supervisor as long as it lives
@@ -27,13 +28,22 @@ from typing import Final
 
 from seckill.runtime.errors import DataDirInUse, DataDirUnusable, RunError, SlotTaken
 
-__all__ = ["DataDir", "write_atomically"]
+__all__ = ["DataDir", "number_in", "write_atomically"]
 
 _PRIVATE_DIR: Final = 0o700
 _PRIVATE_FILE: Final = 0o600
 _PID_BYTES_MAX: Final = 20
 _OWN_NAMES: Final = frozenset(
-    {"seckill.toml", "ledger.db", "ledger.db-wal", "ledger.db-shm", "redis", "marks", "run"}
+    {
+        "seckill.toml",
+        "ledger.db",
+        "ledger.db-wal",
+        "ledger.db-shm",
+        "redis",
+        "kafka",
+        "marks",
+        "run",
+    }
 )
 
 
@@ -60,6 +70,13 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
+def number_in(path: Path) -> int:
+    """The number that a small file holds; 0 when there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(path.read_text().strip())
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class DataDir:
     """Where everything of one installation lies.
@@ -79,6 +96,11 @@ class DataDir:
     def redis(self) -> Path:
         """What the embedded Redis owns."""
         return self.root / "redis"
+
+    @property
+    def kafka(self) -> Path:
+        """What the embedded Kafka owns; made when there is one."""
+        return self.root / "kafka"
 
     @property
     def marks(self) -> Path:

@@ -9,18 +9,17 @@ import contextlib
 import importlib.metadata
 import os
 import re
-import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from seckill.runtime.data_dir import DataDir, write_atomically
+from seckill.runtime.data_dir import DataDir, number_in, write_atomically
 from seckill.runtime.errors import RedisMissing, RedisUnusable
+from seckill.runtime.free_ports import NoFreePort, choose_port
 from seckill.runtime.processes import created_at, ended_within, send_signal, works_in
 from seckill.runtime.redis_talk import RedisRefused, ask, process_id, shut_down
 
@@ -42,8 +41,6 @@ _NEVER_FIXED: Final = ("redis", (7, 0))
 # From here on the two families write data that the other one does not read.
 _FAMILIES_PART_AT: Final = (7, 4)
 
-_PORT_MIN: Final = 10_000
-_PORT_TRIES: Final = 200
 _POLL_S: Final = 0.01
 _VERSION_TIMEOUT_S: Final = 10
 _SHUTDOWN_TIMEOUT_MS: Final = 10_000
@@ -238,18 +235,10 @@ class EmbeddedRedis:
         write_atomically(note, f"{self.server.name} {_dotted(self.server.version)}\n".encode())
 
     def _choose_port(self) -> int:
-        kept = _number_in(self._folder / "port")
-        if kept and _is_free(kept):
-            return kept
-        # Below the range that the kernel takes for outgoing connections: there a client of ours
-        # that keeps trying to reach a dead server can be given the server's own port, which then
-        # connects to itself and keeps the server from coming back.
-        highest = max(_outgoing_ports_from(), _PORT_MIN + _PORT_TRIES)
-        for _ in range(_PORT_TRIES):
-            port = _PORT_MIN + secrets.randbelow(highest - _PORT_MIN)
-            if _is_free(port):
-                return port
-        raise RedisUnusable(f"no free port was found for it between {_PORT_MIN} and {highest}")
+        try:
+            return choose_port(number_in(self._folder / "port"))
+        except NoFreePort as error:
+            raise RedisUnusable(f"it has nowhere to listen: {error}") from error
 
     def _keep_log_small(self) -> None:
         with contextlib.suppress(OSError):
@@ -341,11 +330,11 @@ maxmemory-policy noeviction
         Raises:
             RedisUnusable: it does not end.
         """
-        pid = _number_in(self._folder / "redis.pid")
+        pid = number_in(self._folder / "redis.pid")
         if not pid or not works_in(pid, self._folder, _NAMES):
             return
         created_s = created_at(pid)
-        if port := _number_in(self._folder / "port"):
+        if port := number_in(self._folder / "port"):
             with contextlib.suppress(OSError, RedisRefused):
                 if (
                     await process_id(port) == pid
@@ -368,27 +357,3 @@ def _quoted(path: Path) -> str:
     """A path as Redis reads it in its configuration: in quotes, with C's escapes."""
     text = str(path).replace("\\", "\\\\").replace('"', '\\"')
     return '"' + text.replace("\n", "\\n").replace("\r", "\\r") + '"'
-
-
-def _number_in(path: Path) -> int:
-    """The number that a small file holds; 0 when there is none."""
-    with contextlib.suppress(OSError, ValueError):
-        return int(path.read_text().strip())
-    return 0
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # As the server does it: connections of an earlier run that linger do not count.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
-
-
-def _outgoing_ports_from() -> int:
-    with contextlib.suppress(OSError, ValueError):
-        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    return 49_152  # what IANA says, and macOS does

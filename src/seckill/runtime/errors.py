@@ -14,6 +14,8 @@
         ├── AddressUnusable     the address to serve on cannot be taken
         ├── RedisMissing        no Redis server is to be found on this machine
         ├── RedisUnusable       one is there, but it must not or cannot be used on this data
+        ├── KafkaMissing        no Kafka can be started on this machine, and none was named
+        ├── KafkaUnusable       one is there, but it must not or cannot be used on this data
         └── PartFailed          a part of the run cannot start, or cannot stay
 """
 
@@ -23,6 +25,8 @@ __all__ = [
     "AddressUnusable",
     "DataDirInUse",
     "DataDirUnusable",
+    "KafkaMissing",
+    "KafkaUnusable",
     "NoService",
     "PartFailed",
     "PartMissing",
@@ -117,6 +121,14 @@ class RedisMissing(RunError):  # noqa: N818  -- reads as what it is
 
 class RedisUnusable(RunError):  # noqa: N818  -- reads as what it is
     """A Redis server is there, but it must not or cannot be used on this data."""
+
+
+class KafkaMissing(RunError):  # noqa: N818  -- reads as what it is
+    """No Kafka can be started on this machine, and none was named."""
+
+
+class KafkaUnusable(RunError):  # noqa: N818  -- reads as what it is
+    """A Kafka is there, but it must not or cannot be used on this data."""
 
 
 class PartFailed(RunError):  # noqa: N818  -- reads as what it is

@@ -9,7 +9,8 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
 
 from seckill.runtime.embedded_redis import EmbeddedRedis
 from seckill.runtime.errors import PartFailed
@@ -20,7 +21,10 @@ from seckill.runtime.lifeline import (
     READY_FD_VARIABLE,
 )
 
-__all__ = ["OutputTail", "Part", "ProgramPart", "RedisPart", "part_failed"]
+if TYPE_CHECKING:
+    from seckill.runtime.embedded_kafka import EmbeddedKafka
+
+__all__ = ["KafkaPart", "OutputTail", "Part", "ProgramPart", "RedisPart", "part_failed"]
 
 _TAIL_LINES: Final = 5
 _LINE_BYTES_MAX: Final = 8_192
@@ -227,14 +231,59 @@ class RedisPart:
         return self._redis.last_words() or self._output.text()
 
 
+class KafkaPart:
+    """The Kafka broker of our own, which is asked over its own protocol."""
+
+    role: Final = "kafka"
+    slot: Final = 0
+
+    def __init__(self, kafka: "EmbeddedKafka", *, pass_on: Callable[[bytes], None]) -> None:
+        self._kafka = kafka
+        self._output = OutputTail(pass_on)
+
+    async def start(self) -> Process:
+        """Start the broker on its configuration. When the supervisor dies it ends by itself."""
+        process = await _spawn(
+            self._kafka.command,
+            environment=self._kafka.environment,
+            fds={},
+            death_signal=signal.SIGTERM,
+            folder=self._kafka.folder,
+        )
+        self._kafka.note_start(process.pid)
+        self._output.begin(process.stdout)
+        return process
+
+    async def wait_ready(self, process: Process) -> None:
+        """Wait until it answers."""
+        _ = process
+        await self._kafka.wait_ready()
+
+    async def ask_to_stop(self, process: Process) -> None:
+        """Send SIGTERM, at which it writes out everything and ends."""
+        _send(process, signal.SIGTERM)
+
+    async def clear_up(self) -> None:
+        """Take in its last lines."""
+        await self._output.end()
+
+    def last_words(self) -> str:
+        """The last warnings of its log, or what it said before it had one."""
+        return self._kafka.last_words() or self._output.text()
+
+
 async def _spawn(
     command: Sequence[str],
     *,
     environment: Mapping[str, str],
     fds: Mapping[str, int],
     death_signal: signal.Signals,
+    folder: Path | None = None,
 ) -> Process:
     """Start a child in a process group of its own, with the given pipes and nothing else open.
+
+    Args:
+        folder: its working folder; None is ours.
 
     A group of its own, so that Ctrl-C in a terminal reaches the supervisor alone and the parts end
     in the right order.
@@ -255,6 +304,7 @@ async def _spawn(
         env={**environment, **{name: str(fd) for name, fd in fds.items()}},
         pass_fds=tuple(fds.values()),
         process_group=0,
+        cwd=folder,
         preexec_fn=die_with_parent,
     )
 

@@ -1,0 +1,183 @@
+"""A real Kafka of the tests' own: free ports, own folder, small heap, ended by pid.
+
+``kafka_broker`` is a session fixture; import it into a conftest to use it. The jars are fetched once
+by Maven into the user's cache. SECKILL_TEST_KAFKA names a running broker to use instead, for the
+tests that leave the broker itself alone. Where no Kafka can be started, the tests that ask for it are
+skipped with one line that says so; with CI=true they fail.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from seckill.runtime.embedded_kafka import EmbeddedKafka, KafkaNode, choose_nodes, find_jars
+from seckill.runtime.errors import KafkaMissing
+
+__all__ = ["KafkaBroker", "KafkaCluster", "jars_or_skip", "kafka_broker"]
+
+_TEST_OPTIONS = {
+    # Nothing of it outlives the session, and what a broker's own disk forgets is not tested here.
+    "log.flush.interval.messages": "9223372036854775807",
+    # So that the death of a group member is noticed soon.
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.min.session.timeout.ms": "500",
+    # So that a killed broker is let back soon.
+    "broker.session.timeout.ms": "1500",
+    "broker.heartbeat.interval.ms": "300",
+    "message.max.bytes": "4194304",
+}
+
+
+def jars_or_skip() -> Path:
+    """The broker's jars, or no test."""
+    try:
+        return find_jars(os.environ.get("SECKILL_KAFKA_JARS", ""))
+    except KafkaMissing as missing:
+        message = f"no Kafka: {missing}: the Kafka half is NOT TESTED"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+
+
+class KafkaBroker:
+    """One broker process. Can be killed, frozen, restarted with the same data and ports."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: Sequence[KafkaNode] | None = None,
+        number: int = 1,
+        cluster_id: str = "",
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._kafka = EmbeddedKafka(
+            folder,
+            jars=jars_or_skip(),
+            nodes=nodes or choose_nodes(),
+            number=number,
+            cluster_id=cluster_id,
+            heap_mb=256,
+            options=_TEST_OPTIONS,
+        )
+        self._kafka.prepare()
+        self.number = number
+        self.bootstrap = self._kafka.bootstrap
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def launch(self) -> None:
+        assert self._process is None
+        with (self._kafka.folder / "out.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "TERM", *self._kafka.command],
+                cwd=self._kafka.folder,
+                env=self._kafka.environment,
+                stdout=log,
+                stderr=log,
+            )
+
+    def wait_ready(self) -> "KafkaBroker":
+        asyncio.run(self._wait_ready())
+        return self
+
+    async def _wait_ready(self) -> None:
+        assert self._process is not None
+        ready = asyncio.create_task(self._kafka.wait_ready())
+        while not ready.done():
+            assert self._process.poll() is None, self._kafka.last_words()
+            await asyncio.wait({ready}, timeout=0.1)
+        ready.result()
+
+    def start(self) -> "KafkaBroker":
+        self.launch()
+        return self.wait_ready()
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(how)
+        self._process.wait(30)
+        self._process = None
+
+    def freeze(self) -> None:
+        """Stop the process as it stands: connections stay open, nothing is answered."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+
+class KafkaCluster:
+    """Three brokers that copy from each other."""
+
+    def __init__(self, folder: Path) -> None:
+        nodes = choose_nodes(3)
+        self.brokers = [
+            KafkaBroker(
+                folder / f"node-{node.number}",
+                nodes=nodes,
+                number=node.number,
+                cluster_id="c2Vja2lsbC10ZXN0cy0xMg",
+            )
+            for node in nodes
+        ]
+        self.bootstrap = ",".join(broker.bootstrap for broker in self.brokers)
+
+    def start(self) -> "KafkaCluster":
+        for broker in self.brokers:
+            broker.launch()
+        for broker in self.brokers:
+            broker.wait_ready()
+        return self
+
+    def stop(self) -> None:
+        for broker in self.brokers:
+            if broker._process is not None:
+                broker.kill()
+
+
+class _GivenBroker(KafkaBroker):
+    """A broker that somebody else runs."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.number = 0
+        self.bootstrap = bootstrap
+        self._process = None
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> Iterator[KafkaBroker]:
+    """One Kafka for the session; every test makes its own topics in it."""
+    if given := os.environ.get("SECKILL_TEST_KAFKA"):
+        yield _GivenBroker(given)
+        return
+    folder = Path(tempfile.mkdtemp(prefix="seckill-kafka-"))
+    broker = None
+    try:
+        broker = KafkaBroker(folder).start()
+        yield broker
+    finally:
+        if broker is not None and broker._process is not None:
+            broker.kill()  # nothing in it is worth an orderly end
+        shutil.rmtree(folder, ignore_errors=True)
