@@ -19,6 +19,7 @@ The tree::
             ├── EpochMoved           the epoch is not the one that the caller took it for
             ├── SchemaUnknown        the tables were made by another, probably newer, version
             └── LedgerBroken         the database refused a statement that must never fail
+                └── KeyTaken             a row with the same key is there already
 
 `InvalidValue` (domain) names a field and its rule when a value from outside is not allowed.
 Drivers' errors never leave this room; a cancelled task passes as what it is.
@@ -40,6 +41,7 @@ from seckill.pipeline.errors import EventRefused, LedgerAway
 __all__ = [
     "ChangeIdReused",
     "EpochMoved",
+    "KeyTaken",
     "LedgerBroken",
     "LedgerError",
     "LedgerRefused",
@@ -178,6 +180,10 @@ class LedgerBroken(LedgerRefused, LedgerAway):
     """The database refused a statement that must never fail: a fault of ours, or damaged files."""
 
 
+class KeyTaken(LedgerBroken):
+    """A row with the same key is there already. Nothing was written."""
+
+
 # Source: PostgreSQL documentation, appendix A, error codes. Classes: 08 connection, 53 resources
 # (disk full, too many connections). Codes: 40001 serialization, 40P01 deadlock, 55P03 lock not
 # available, 57014 statement timeout, 57P01..57P05 shutdown and start-up, 58030 I/O error,
@@ -206,6 +212,12 @@ _SQLITE_CODES: Final = frozenset(
 )
 
 
+_PG_KEY_CODE: Final = "23505"
+_SQLITE_KEY_CODES: Final = frozenset(
+    {sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE}
+)
+
+
 def _is_retryable(error: BaseException) -> bool:
     match error:
         case exc.TimeoutError():  # no connection became free in time
@@ -231,6 +243,16 @@ def _is_retryable_in_postgresql(error: BaseException) -> bool:
     return state in _PG_CODES or state[:2] in _PG_CLASSES
 
 
+def _is_taken_key(error: BaseException) -> bool:
+    match error:
+        case exc.IntegrityError(orig=BaseException() as orig):
+            return _is_taken_key(orig)
+        case sqlite3.IntegrityError():
+            return error.sqlite_errorcode in _SQLITE_KEY_CODES
+        case _:
+            return getattr(error, "sqlstate", None) == _PG_KEY_CODE
+
+
 def translate(error: Exception, doing: str) -> LedgerError:
     """The room's error for a driver's error.
 
@@ -244,4 +266,5 @@ def translate(error: Exception, doing: str) -> LedgerError:
     what = f"{type(error).__name__}: {detail[0] if detail else ''}"
     if _is_retryable(error):
         return LedgerUnavailable(f"the ledger cannot {doing} now ({what}); call again later")
-    return LedgerBroken(f"the ledger could not {doing}: {what}")
+    kind = KeyTaken if _is_taken_key(error) else LedgerBroken
+    return kind(f"the ledger could not {doing}: {what}")

@@ -1,6 +1,7 @@
 """Orders: written from bucket events, cancelled by buyers, their units given back."""
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import func, select
@@ -16,7 +17,7 @@ from seckill.domain.reservation import BucketId, Place
 from seckill.ledger import statements
 from seckill.ledger.batch import Batch
 from seckill.ledger.engine import Database
-from seckill.ledger.errors import WrongState
+from seckill.ledger.errors import KeyTaken, WrongState
 from seckill.ledger.reading import order_from_row, select_orders
 from seckill.ledger.records import check_actor, check_reason
 from seckill.ledger.tables import epochs, orders, releases
@@ -35,6 +36,7 @@ class OrderBook:
         self._database = database
         self._reservation_ids = reservation_ids
         self._clock = clock
+        self._careful = False
 
     async def write(self, events: Sequence[BucketEvent]) -> WriteReport:
         """Write events in one transaction: all of them, or none when it raises.
@@ -55,10 +57,20 @@ class OrderBook:
             return WriteReport()
         now_ms = self._clock.now_ms()
 
-        async def work(connection: AsyncConnection) -> WriteReport:
-            return await Batch(connection, self._reservation_ids, now_ms).write(events)
+        async def work(connection: AsyncConnection, *, careful: bool) -> WriteReport:
+            batch = Batch(connection, self._reservation_ids, now_ms, careful=careful)
+            return await batch.write(events)
 
-        return await self._database.write(f"write {len(events)} events", work)
+        doing = f"write {len(events)} events"
+        try:
+            report = await self._database.write(doing, partial(work, careful=self._careful))
+        except KeyTaken:
+            if self._careful:
+                raise
+            report = await self._database.write(doing, partial(work, careful=True))
+        # Where one batch comes again, the next may too: after a crash, or a topic read anew.
+        self._careful = report.known > 0 or bool(report.collided)
+        return report
 
     async def cancel(
         self, reservation_id: ReservationId, user_id: UserId, *, actor: str, reason: str

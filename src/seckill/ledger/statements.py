@@ -1,7 +1,8 @@
 """The statements of the ledger that keep a promise, each with its contract.
 
 Built once and reused, so that SQLAlchemy compiles each of them once per process. The vocabulary is
-the same for SQLite and PostgreSQL; only "insert unless it is there" is spelled by the dialect.
+the same for SQLite and PostgreSQL; only "insert unless it is there" is spelled by the dialect, and
+the inserts of a whole batch travel as each database takes them best (`ManyRows`).
 
 Locking. Every transaction that writes to the books of a sale first takes the row of that sale
 (`LOCK_SALES`), several in the order of their ids; on SQLite it holds the write lock of the file
@@ -9,7 +10,7 @@ anyway. So what it reads afterwards cannot change under it, and two of them cann
 other in a circle. The WHERE clauses and CHECKs below are the second line: they hold without it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -18,18 +19,20 @@ from sqlalchemy import (
     Insert,
     Select,
     Table,
-    Text,
     bindparam,
     func,
     insert,
-    literal,
     select,
+    true,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
 
+from seckill.domain.ids import SaleId, UserId
 from seckill.domain.order import OrderState
 from seckill.domain.reservation import BucketId
+from seckill.ledger.many_rows import ManyRows, arrays
 from seckill.ledger.tables import (
     bucket_events,
     collisions,
@@ -45,7 +48,6 @@ from seckill.ledger.tables import (
 )
 
 __all__ = [
-    "ADD_FIRST_ORDER_EVENTS",
     "ADD_ORDER_EVENT",
     "BUCKET_EVENTS_AT",
     "CANCEL_ORDER",
@@ -59,13 +61,16 @@ __all__ = [
     "MARK_CHANGE_APPLIED",
     "MARK_COMPENSATED",
     "MARK_RELEASED",
+    "NEW_HOLDINGS",
+    "NEW_ORDERS",
+    "NEW_ORDER_EVENTS",
     "ORDERS_BY_ID",
     "PLACES_OF_BUCKET_EVENTS",
     "PLACES_OF_ORDERS",
-    "UNITS_HELD",
     "Inserts",
     "chunks",
     "in_bucket",
+    "units_held",
 ]
 
 _T = TypeVar("_T")
@@ -147,20 +152,6 @@ ORDERS_BY_ID: Final = select(
     orders.c.attempt_id,
 ).where(orders.c.reservation_id.in_(bindparam("reservation_ids", expanding=True)))
 """What is already written under some reservation ids, to tell a repetition from a collision."""
-
-UNITS_HELD: Final = select(
-    orders.c.sale_id,
-    orders.c.user_id,
-    select(holdings.c.units)
-    .where(holdings.c.sale_id == orders.c.sale_id, holdings.c.user_id == orders.c.user_id)
-    .scalar_subquery(),
-).where(orders.c.reservation_id.in_(bindparam("reservation_ids", expanding=True)))
-"""What the buyers of some orders held before. Read under `LOCK_SALES`: it stays true to the end.
-
-A look by key for each order, on purpose: joined to the holdings of the sale, PostgreSQL would read
-all of them for every batch as long as the table has no statistics, which is the whole first minute
-of a sale.
-"""
 
 MARK_COMPENSATED: Final = (
     update(orders)
@@ -252,21 +243,41 @@ MARK_CHANGE_APPLIED: Final = (
 Guards: counted_at_ms is set once; who finds it empty under `LOCK_SALES` moves sales.stock_units.
 """
 
-ADD_FIRST_ORDER_EVENTS: Final = insert(order_events).from_select(
-    ["reservation_id", "from_state", "to_state", "at_ms", "actor", "reason"],
-    select(
-        orders.c.reservation_id,
-        literal(OrderState.QUEUED.value),
-        orders.c.state,
-        orders.c.created_at_ms,
-        bindparam("by_actor", type_=Text),
-        orders.c.reason,
-    ).where(orders.c.reservation_id.in_(bindparam("reservation_ids", expanding=True))),
-)
-"""Record how orders came to be, out of their own rows: one statement for a whole batch."""
-
 ADD_ORDER_EVENT: Final = insert(order_events)
 """Record a move of an order, in the transaction that makes it."""
+
+_ORDER_COLUMNS_OF_NOW: Final = ("created_at_ms", "state_changed_at_ms")
+
+NEW_ORDERS: Final = ManyRows(
+    orders,
+    [column.name for column in orders.c if column.name not in _ORDER_COLUMNS_OF_NOW],
+    same=_ORDER_COLUMNS_OF_NOW,
+)
+"""Write the orders of a batch.
+
+Guards: the reservation id (primary key) and the place (uq_orders_place) are unique, so an admission
+becomes one order however often it comes. `insert` fails whole when one of them is taken; the caller
+then asks with `insert_unless_there` which are new and finds out as what the others are there.
+"""
+
+NEW_ORDER_EVENTS: Final = ManyRows(
+    order_events,
+    ["reservation_id", "to_state", "reason"],
+    same=["from_state", "at_ms", "actor"],
+)
+"""Record how the orders of a batch came to be."""
+
+NEW_HOLDINGS: Final = ManyRows(
+    holdings,
+    ["sale_id", "user_id", "units", "limit_units"],
+    key=["sale_id", "user_id"],
+    added="units",
+)
+"""Add the units of new orders to what their buyers hold.
+
+Guards: CHECK within_limit, on the row as it will be. Read `units_held` under `LOCK_SALES` before:
+who holds nothing yet is inserted, which is cheap; only who does is added to.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +288,6 @@ class Inserts:
     the caller must find out as what.
 
     Attributes:
-        order: unless the reservation id or the place is taken. Returns reservation_id.
         bucket_event: unless the place is taken. Returns the place.
         collision: unless this very event was recorded. Returns place and content_hash.
         release: unless one is recorded for the reservation: a unit comes back once.
@@ -285,10 +295,8 @@ class Inserts:
         stock_change: unless the change id is taken. Returns change_id.
         installation: unless the name has a value: the first process that starts decides.
         mark_folder: unless it is registered.
-        holdings: adds the units of new orders to what their users hold. Guards: CHECK within_limit.
     """
 
-    order: Insert
     bucket_event: Insert
     collision: Insert
     release: Insert
@@ -296,55 +304,10 @@ class Inserts:
     stock_change: Insert
     installation: Insert
     mark_folder: Insert
-    holdings: Insert
 
 
-_HOLDING_COLUMNS: Final = ["sale_id", "user_id", "units", "limit_units"]
-
-_UNITS_ORDERED: Final[Select[Any, Any, Any, Any]] = (
-    select(
-        orders.c.sale_id,
-        orders.c.user_id,
-        func.sum(orders.c.quantity),
-        func.max(sales.c.limit_per_user),
-    )
-    .join(sales, sales.c.sale_id == orders.c.sale_id)
-    .where(orders.c.reservation_id.in_(bindparam("reservation_ids", expanding=True)))
-    .group_by(orders.c.sale_id, orders.c.user_id)
-)
-
-
-def _sqlite_inserts() -> Inserts:
-    def fresh(table: Table) -> Insert:
-        return sqlite.insert(table).on_conflict_do_nothing()
-
-    added = sqlite.insert(holdings).from_select(_HOLDING_COLUMNS, _UNITS_ORDERED)
-    return _inserts(
-        fresh,
-        added.on_conflict_do_update(
-            index_elements=[holdings.c.sale_id, holdings.c.user_id],
-            set_={"units": holdings.c.units + added.excluded.units},
-        ),
-    )
-
-
-def _postgresql_inserts() -> Inserts:
-    def fresh(table: Table) -> Insert:
-        return postgresql.insert(table).on_conflict_do_nothing()
-
-    added = postgresql.insert(holdings).from_select(_HOLDING_COLUMNS, _UNITS_ORDERED)
-    return _inserts(
-        fresh,
-        added.on_conflict_do_update(
-            index_elements=[holdings.c.sale_id, holdings.c.user_id],
-            set_={"units": holdings.c.units + added.excluded.units},
-        ),
-    )
-
-
-def _inserts(fresh: Any, added: Insert) -> Inserts:
+def _inserts(fresh: Callable[[Table], Any]) -> Inserts:
     return Inserts(
-        order=fresh(orders).returning(orders.c.reservation_id),
         bucket_event=fresh(bucket_events).returning(
             bucket_events.c.sale_id,
             bucket_events.c.epoch,
@@ -363,17 +326,71 @@ def _inserts(fresh: Any, added: Insert) -> Inserts:
         stock_change=fresh(stock_changes).returning(stock_changes.c.change_id),
         installation=fresh(installation),
         mark_folder=fresh(mark_folders),
-        holdings=added,
     )
 
 
-INSERTS: Final = {"sqlite": _sqlite_inserts(), "postgresql": _postgresql_inserts()}
+INSERTS: Final = {
+    "sqlite": _inserts(lambda table: sqlite.insert(table).on_conflict_do_nothing()),
+    "postgresql": _inserts(lambda table: postgresql.insert(table).on_conflict_do_nothing()),
+}
 """By the name of the dialect of a connection."""
+
+
+def _units_by_key() -> Select[Any]:
+    """Look the holdings of many buyers up one by one, on PostgreSQL.
+
+    By key for each buyer, on purpose (OFFSET 0 keeps the planner from making a join of it): joined
+    to the holdings of the sale, PostgreSQL would read all of them for every batch as long as the
+    table has no statistics, which is the whole first minute of a sale.
+    """
+    given = arrays(holdings.c.sale_id, holdings.c.user_id)
+    held = (
+        select(holdings.c.units)
+        .where(holdings.c.sale_id == given.c.sale_id, holdings.c.user_id == given.c.user_id)
+        .offset(0)
+        .lateral("held")
+    )
+    return select(given.c.sale_id, given.c.user_id, held.c.units).select_from(
+        given.join(held, true())
+    )
 
 
 def in_bucket(table: Table, bucket_id: BucketId) -> ColumnElement[bool]:
     """The rows of one bucket, in a table that has sale_id and bucket."""
     return (table.c.sale_id == bucket_id.sale_id) & (table.c.bucket == bucket_id.bucket)
+
+
+_HELD_BY_KEY: Final = _units_by_key()
+
+_HELD_IN_SALE: Final = select(holdings.c.sale_id, holdings.c.user_id, holdings.c.units).where(
+    holdings.c.sale_id == bindparam("sale_id"),
+    holdings.c.user_id.in_(bindparam("user_ids", expanding=True)),
+)
+
+
+async def units_held(
+    connection: AsyncConnection, buyers: Collection[tuple[SaleId, UserId]]
+) -> dict[tuple[SaleId, UserId], int]:
+    """What some buyers hold, those who have a row in the books of holdings.
+
+    Read under `LOCK_SALES`: it stays true to the end of the transaction.
+    """
+    held: dict[tuple[SaleId, UserId], int] = {}
+    if connection.dialect.name == "postgresql":
+        rows = await connection.execute(
+            _HELD_BY_KEY,
+            {"sale_id": [buyer[0] for buyer in buyers], "user_id": [buyer[1] for buyer in buyers]},
+        )
+        held.update(((sale_id, user_id), units) for sale_id, user_id, units in rows)
+        return held
+    users: dict[SaleId, list[UserId]] = {}
+    for sale_id, user_id in buyers:
+        users.setdefault(sale_id, []).append(user_id)
+    for sale_id, user_ids in users.items():
+        for some in chunks(user_ids):
+            rows = await connection.execute(_HELD_IN_SALE, {"sale_id": sale_id, "user_ids": some})
+            held.update(((sale_id, user_id), units) for _, user_id, units in rows)
+    return held
 
 
 def chunks(values: Sequence[_T]) -> list[Sequence[_T]]:
