@@ -54,6 +54,8 @@ class Settings:
         cluster_fallback: what a ``clusterMode`` rule does without its token source: ``rule`` obeys
             the rule's ``fallbackToLocalWhenFail``, ``share`` always checks this process's share of
             the threshold, ``closed`` refuses.
+        service_resources: resources whose local flow rules by QPS are meant for all processes of
+            the service together: as if they were in cluster mode with a global threshold.
         resource_count_max: names beyond it pass unchecked and are counted, unless a rule names
             them.
         context_count_max: contexts beyond it share one.
@@ -69,6 +71,7 @@ class Settings:
     max_rt_ms: int = 5_000
     probe_lease_ms: int = 0
     cluster_fallback: Literal["rule", "share", "closed"] = "rule"
+    service_resources: frozenset[str] = frozenset()
     resource_count_max: int = 6_000
     context_count_max: int = 2_000
     origin_count_max: int = 1_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from seckill.sentinel.flow.pacing import Pacing
@@ -53,6 +54,7 @@ class FlowRuleManager(RuleManager[FlowRule]):
         self.find_node = find_node
         self.token_source = token_source
         self._shapers: dict[tuple[FlowRule, str], TrafficShaper] = {}
+        self._shares: dict[tuple[FlowRule, str], tuple[float, TrafficShaper]] = {}
 
     def rules_for(self, resource: str) -> tuple[FlowRule, ...]:
         """The rules of one resource in order: local before cluster, named before default."""
@@ -71,6 +73,17 @@ class FlowRuleManager(RuleManager[FlowRule]):
             shaper = self._shapers[key] = make_shaper(rule, self.settings)
         return shaper
 
+    def share_shaper_for(self, rule: FlowRule, resource: str, count: float) -> TrafficShaper:
+        """The controller of this process's share of a rule, made anew when the share changes."""
+        key = (rule, resource)
+        known = self._shares.get(key)
+        if known is None or known[0] != count:
+            known = self._shares[key] = (
+                count,
+                make_shaper(replace(rule, count=count), self.settings),
+            )
+        return known[1]
+
     def pre_warm(self, resource: str, now_ns: int) -> int:
         """Make a resource warm from this moment, so that its sale does not begin at a third.
 
@@ -84,18 +97,23 @@ class FlowRuleManager(RuleManager[FlowRule]):
         warmed = 0
         with self._lock:
             for rule in self.rules_for(resource):
-                shaper = self.shaper_for(rule, resource)
-                if isinstance(shaper, WarmUp | WarmUpPacing):
+                shapers = [self.shaper_for(rule, resource)]
+                if share := self._shares.get((rule, resource)):
+                    shapers.append(share[1])
+                warming = [one for one in shapers if isinstance(one, WarmUp | WarmUpPacing)]
+                for shaper in warming:
                     shaper.tokens.warm(now_ns)
-                    warmed += 1
+                warmed += bool(warming)
         return warmed
 
     def _replaced(self) -> None:
         if self.settings.differs(Difference.UNCHANGED_RULES_KEEP_STATE):
             staying = frozenset(self._rules)
             self._shapers = {key: one for key, one in self._shapers.items() if key[0] in staying}
+            self._shares = {key: one for key, one in self._shares.items() if key[0] in staying}
         else:
             self._shapers = {}
+            self._shares = {}
 
 
 def make_shaper(rule: FlowRule, settings: Settings) -> TrafficShaper:

@@ -5,18 +5,19 @@ Source: FlowRuleChecker of sentinel-core 1.8.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from seckill.sentinel.errors import FlowException
-from seckill.sentinel.flow.manager import make_shaper
 from seckill.sentinel.flow.reject import RejectQPS
 from seckill.sentinel.flow.shaper import PASS
 from seckill.sentinel.slot import NO_LINKS, Links, SlotOrder
-from seckill.sentinel.token_source import TokenStatus
+from seckill.sentinel.token_source import ClusterConfig, TokenStatus
 from seckill.sentinel.words import (
     LIMIT_APP_DEFAULT,
     LIMIT_APP_OTHER,
+    ControlBehavior,
     FlowGrade,
     FlowStrategy,
     ThresholdType,
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from seckill.sentinel.flow.rule import FlowRule
     from seckill.sentinel.flow.shaper import TrafficShaper
     from seckill.sentinel.node import ClusterNode, StatisticNode
+
+SERVICE_FLOW_ID_MIN: Final = 2**52
+"""Numbers of rules from here on are made by ``for_service``; people and dashboards count from 1."""
 
 _NEVER_ORIGINS: Final = frozenset({LIMIT_APP_DEFAULT, LIMIT_APP_OTHER})
 
@@ -55,13 +59,25 @@ class FlowSlot:
     ) -> Callable[[Entry, int], FlowException | int | None]:
         shaper = self._manager.shaper_for(rule, resource.name)
         by_node = _node_chooser(rule, named, self._manager.find_node)
+        if self._is_for_service(rule):
+            check = ClusterCheck if has_one_count(rule) else ShareCheck
+            return check(rule, resource, shaper, by_node, self._manager, for_service(rule)).check
         if rule.cluster_mode and rule.grade == FlowGrade.QPS:
-            return ClusterCheck(rule, resource, shaper, by_node, self._manager).check
+            return ClusterCheck(rule, resource, shaper, by_node, self._manager, rule).check
         if rule.limit_app == LIMIT_APP_DEFAULT and rule.strategy == FlowStrategy.DIRECT:
             if isinstance(shaper, RejectQPS):
                 return FastCheck(rule, resource, shaper).check
             return ResourceCheck(rule, resource, shaper).check
         return ChosenNodeCheck(rule, resource, shaper, by_node).check
+
+    def _is_for_service(self, rule: FlowRule) -> bool:
+        """Whether a rule that does not say so is meant for all processes together."""
+        return (
+            rule.resource in self._manager.settings.service_resources
+            and rule.grade == FlowGrade.QPS
+            and not rule.cluster_mode
+            and not rule.regex
+        )
 
 
 class _FlowCheck:
@@ -138,9 +154,12 @@ class ChosenNodeCheck(_FlowCheck):
 
 
 class ClusterCheck(ChosenNodeCheck):
-    """A rule whose tokens come from outside, with this process's share to fall back on."""
+    """A rule whose tokens come from outside, with this process's share to fall back on.
 
-    __slots__ = ("_fallback", "_fallback_count", "_manager")
+    ``asked`` is the rule as the token source sees it: in cluster mode, also if it was made so.
+    """
+
+    __slots__ = ("_asked", "_manager")
 
     def __init__(
         self,
@@ -149,23 +168,23 @@ class ClusterCheck(ChosenNodeCheck):
         shaper: TrafficShaper,
         choose: Callable[[Entry], StatisticNode | None],
         manager: FlowRuleManager,
+        asked: FlowRule,
     ) -> None:
         super().__init__(rule, resource, shaper, choose)
         self._manager = manager
-        self._fallback = shaper
-        self._fallback_count = rule.count
+        self._asked = asked
 
     def check(self, entry: Entry, now_ns: int) -> FlowException | int | None:
         """Ask for tokens; without an answer fall back as the rule and the settings say."""
         source = self._manager.token_source
         status = TokenStatus.UNAVAILABLE
         if source is not None:
-            status = source.acquire(self._rule, entry.count)
+            status = source.acquire(self._asked, entry.count)
         if status is TokenStatus.OK:
             return None
         if status is TokenStatus.BLOCKED:
             return self._refuse(entry, now_ns)
-        config = self._rule.cluster_config
+        config = self._asked.cluster_config
         way = self._manager.settings.cluster_fallback
         if way == "closed":
             return self._refuse(entry, now_ns)
@@ -180,15 +199,14 @@ class ClusterCheck(ChosenNodeCheck):
         A threshold per machine is this process's already; a global one is shared out, else every
         process would let the whole of it in.
         """
-        config = self._rule.cluster_config
+        config = self._asked.cluster_config
         source = self._manager.token_source
         if source is None or config is None or config.threshold_type != ThresholdType.GLOBAL:
             return self._shaper
-        count = self._rule.count * min(max(source.share(self._rule), 0.0), 1.0)
-        if count != self._fallback_count:
-            self._fallback_count = count
-            self._fallback = make_shaper(replace(self._rule, count=count), self._manager.settings)
-        return self._fallback
+        count = self._rule.count * min(max(source.share(self._asked), 0.0), 1.0)
+        if count == self._rule.count:
+            return self._shaper
+        return self._manager.share_shaper_for(self._rule, self._resource.name, count)
 
     def _refuse(self, entry: Entry, now_ns: int) -> FlowException:
         node = self._choose(entry) or self._resource
@@ -199,6 +217,45 @@ class ClusterCheck(ChosenNodeCheck):
             node.used(now_ns),
             self._rule.count,
         )
+
+
+class ShareCheck(ClusterCheck):
+    """A rule for all processes that no count of tokens can stand for: each keeps its share.
+
+    A pace and a warm-up are more than a number of calls, and a rule for callers has a count for
+    each of them.
+    """
+
+    __slots__ = ()
+
+    def check(self, entry: Entry, now_ns: int) -> FlowException | int | None:
+        """Ask the controller of this process's share."""
+        node = self._choose(entry)
+        return None if node is None else self._ask(self._local(), entry, node, now_ns)
+
+
+def has_one_count(rule: FlowRule) -> bool:
+    """Whether all that a rule says is how many calls of a resource may pass in a second."""
+    return (
+        rule.strategy == FlowStrategy.DIRECT
+        and rule.limit_app == LIMIT_APP_DEFAULT
+        and rule.control_behavior == ControlBehavior.REJECT
+    )
+
+
+def for_service(rule: FlowRule) -> FlowRule:
+    """A local rule as one in cluster mode with a global threshold.
+
+    Its number is made of what the rule says, so every process makes the same.
+    """
+    told = repr(replace(rule, id=None)).encode()
+    digest = int.from_bytes(hashlib.sha256(told).digest()[:6], "big")
+    config = ClusterConfig(
+        flow_id=SERVICE_FLOW_ID_MIN + digest,
+        threshold_type=ThresholdType.GLOBAL,
+        fallback_to_local_when_fail=True,
+    )
+    return replace(rule, cluster_mode=True, cluster_config=config)
 
 
 def _node_chooser(
