@@ -23,6 +23,7 @@ import structlog
 
 from seckill.admission.bounds import Bounds
 from seckill.admission.bucket import Buckets
+from seckill.admission.circuit import Circuit
 from seckill.admission.decision import Decision
 from seckill.admission.errors import StockUnavailable
 from seckill.admission.keys import BucketKeys
@@ -76,6 +77,7 @@ class Batcher:
 
     Args:
         start: starts a coroutine as a task that outlives the request and has an owner.
+        circuit: says whether a batch may be sent.
         changed: called with epoch, seq and stock of the bucket, as each reply shows them, before
             anybody is told what the reply says.
     """
@@ -92,6 +94,7 @@ class Batcher:
         clock: Clock,
         bounds: Bounds,
         observer: AdmissionObserver,
+        circuit: Circuit,
         start: Callable[[Coroutine[Any, Any, None]], object],
         changed: Callable[[int, int, int], None],
     ) -> None:
@@ -104,6 +107,7 @@ class Batcher:
         self._clock = clock
         self._bounds = bounds
         self._observer = observer
+        self._circuit = circuit
         self._start = start
         self._changed = changed
         self._queue: deque[Request] = deque()
@@ -138,6 +142,8 @@ class Batcher:
             return self._undecided("fenced")
         if len(self._queue) >= self._bounds.queue_entries_max:
             return self._undecided("queue_full")
+        if self._circuit.refuses():
+            return self._undecided("circuit_open")
         if self._pumping:
             if self._away_since_ms is not None and now - self._away_since_ms > _FAIL_FAST_AFTER_MS:
                 return self._undecided("redis")
@@ -223,8 +229,30 @@ class Batcher:
             self._pumping = False
 
     async def _decide(self, batch: list[Request]) -> None:
-        """Send a batch until it is decided, or every request in it is out of time."""
+        """Decide a batch as one call of the circuit."""
+        try:
+            call = await self._circuit.begin()
+        except asyncio.CancelledError:
+            self._give_up(batch, "redis")
+            raise
+        if call is None:
+            self._give_up(batch, "circuit_open")
+            return
+        try:
+            in_time = await self._send_until_decided(batch)
+        except BaseException:
+            call.abandon()
+            raise
+        call.end(failed=not in_time)
+
+    async def _send_until_decided(self, batch: list[Request]) -> bool:
+        """Send a batch until it is decided, or every request in it is out of time.
+
+        Returns:
+            Whether Redis has decided all that was in it.
+        """
         backoff_ms = _BACKOFF_MS_MIN
+        asked = len(batch)
         try:
             while batch:
                 try:
@@ -232,7 +260,7 @@ class Batcher:
                         if self._away_since_ms is not None:
                             self._away_since_ms = None
                             _log.info("Redis decides again", bucket=self._bucket_id)
-                        return
+                        return len(batch) == asked
                 except StockUnavailable as error:
                     self._observer.redis_failed(error.kind)
                     if self._away_since_ms is None:
@@ -242,7 +270,7 @@ class Batcher:
                     if error.kind == "write_refused":
                         # A full disk or a full memory does not heal within a buyer's patience.
                         self._give_up(batch, cause)
-                        return
+                        return False
                     batch = self._in_time(batch, cause)
                     await asyncio.sleep(backoff_ms / 1000)
                     backoff_ms = min(backoff_ms * 2, _BACKOFF_MS_MAX)
@@ -253,6 +281,7 @@ class Batcher:
         except Exception:  # noqa: BLE001  -- those behind must not be stopped by this batch
             _log.exception("a batch could not be decided", bucket=self._bucket_id)
             self._give_up(batch, "redis")
+        return False
 
     async def _send(self, batch: list[Request]) -> bool:
         """Send a batch once. True when every request in it has its answer."""

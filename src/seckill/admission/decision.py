@@ -20,7 +20,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
         starts_at_ms: with NOT_STARTED.
         left_units: with NOT_ENOUGH_LEFT.
         cause: with UNDECIDED, a word for the log and the metrics: ``redis``, ``fenced``,
-            ``queue_full``, ``timeout``, ``unknown_sales``, ``not_durable``.
+            ``queue_full``, ``timeout``, ``unknown_sales``, ``not_durable``, ``circuit_open``.
     """
 
     outcome: Outcome

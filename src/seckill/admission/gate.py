@@ -14,6 +14,7 @@ from seckill.admission.batcher import Batcher
 from seckill.admission.bounds import Bounds
 from seckill.admission.bucket import Buckets
 from seckill.admission.catalogue import Catalogue
+from seckill.admission.circuit import AlwaysClosed, Circuit
 from seckill.admission.decision import Decision
 from seckill.admission.errors import StockUnavailable
 from seckill.admission.keys import Keys
@@ -68,6 +69,7 @@ class AdmissionGate:
     Args:
         redis: client of the server that holds the stock.
         marks: the acknowledged marks of this process.
+        circuit: says whether Redis may be asked; by default always.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class AdmissionGate:
         clock: Clock,
         bounds: Bounds,
         observer: AdmissionObserver,
+        circuit: Circuit | None = None,
     ) -> None:
         self._redis = redis
         self._scripts = scripts
@@ -90,6 +93,7 @@ class AdmissionGate:
         self._clock = clock
         self._bounds = bounds
         self._observer = observer
+        self._circuit: Circuit = AlwaysClosed() if circuit is None else circuit
         self._buckets = Buckets(redis, scripts, keys)
         self._catalogue = Catalogue(redis, keys, clock)
         self._lanes: dict[BucketId, _Lane] = {}
@@ -233,6 +237,7 @@ class AdmissionGate:
                 clock=self._clock,
                 bounds=self._bounds,
                 observer=self._observer,
+                circuit=self._circuit,
                 start=self._start,
                 changed=lambda epoch, seq, stock_units: flag.observe(
                     epoch, seq, stock_units, lambda: self._start(flag.watch())
