@@ -13,6 +13,7 @@ from seckill import __version__
 from seckill.cli.bench import bench_app
 from seckill.cli.orders import orders_app
 from seckill.cli.proof import proof_app
+from seckill.cli.rules import rules_app
 from seckill.cli.run import run_app
 from seckill.cli.sale import sale_app
 from seckill.cli.stress import stress_app
@@ -48,6 +49,7 @@ app = typer.Typer(
 app.add_typer(run_app)
 app.add_typer(sale_app, name="sale")
 app.add_typer(orders_app, name="orders")
+app.add_typer(rules_app, name="rules")
 app.add_typer(proof_app)
 app.add_typer(stress_app)
 app.add_typer(bench_app, name="bench")

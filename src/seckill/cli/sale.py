@@ -1,13 +1,12 @@
 """Commands that put goods on sale and change a sale."""
 
-import os
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seckill.cli.shared import DataDirOption, JSONOption, print_json, with_stores
+from seckill.cli.shared import DataDirOption, JSONOption, actor, print_json, with_stores
 from seckill.domain.clock import SystemClock
 from seckill.domain.ids import check_goods_id
 from seckill.domain.instants import parse_rfc3339_ms, rfc3339_ms
@@ -84,16 +83,6 @@ def _instant_ms(field: str, text: str) -> int:
     return SystemClock().now_ms() if text == "now" else parse_rfc3339_ms(field, text)
 
 
-def _actor() -> str:
-    """Who gives this order, for the action log."""
-    import getpass  # noqa: PLC0415
-
-    try:
-        return f"cli:{getpass.getuser()}"[:64]
-    except (KeyError, OSError):
-        return f"cli:uid{os.getuid()}"
-
-
 @sale_app.command("create")
 def sale_create(
     goods_id: GoodsArgument,
@@ -133,7 +122,7 @@ def sale_create(
     )
 
     async def work(stores: "Stores") -> dict[str, object]:
-        return await described(stores, await put_on_sale(stores, new, actor=_actor()))
+        return await described(stores, await put_on_sale(stores, new, actor=actor()))
 
     _show_sale(with_stores(data_dir, work), as_json=as_json)
 
@@ -183,7 +172,7 @@ def _change_sale(
     async def work(stores: "Stores") -> dict[str, object]:
         sale = await sale_of(stores, goods_id)
         changed = await stores.ledger.sales.change_sale(
-            sale.sale_id, actor=_actor(), reason=reason, **changes(sale)
+            sale.sale_id, actor=actor(), reason=reason, **changes(sale)
         )
         await stores.fence.keep()
         return await described(stores, changed)
@@ -269,7 +258,7 @@ def sale_stock(
             sale,
             by,
             change_id=change_id or f"cli-{secrets.token_hex(8)}",
-            actor=_actor(),
+            actor=actor(),
             reason=reason,
         )
         return await described(stores, changed)

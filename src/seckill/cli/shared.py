@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Coroutine
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DataDirOption",
     "JSONOption",
+    "actor",
     "load",
     "of_running_service",
     "print_json",
@@ -29,6 +31,16 @@ DataDirOption = Annotated[
     typer.Option("--data-dir", help="Folder of the service's data. Default ./.seckill."),
 ]
 JSONOption = Annotated[bool, typer.Option("--json", help="Answer in JSON, for programs.")]
+
+
+def actor() -> str:
+    """Who gives this order, for the action log."""
+    import getpass  # noqa: PLC0415
+
+    try:
+        return f"cli:{getpass.getuser()}"[:64]
+    except (KeyError, OSError):
+        return f"cli:uid{os.getuid()}"
 
 
 def print_json(value: object) -> None:

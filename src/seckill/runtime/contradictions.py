@@ -16,8 +16,8 @@ def contradictions(settings: "Settings") -> Iterator[tuple[str, str]]:
     """Each setting that has to change, with the rule that it breaks beside another one."""
     if settings.channel == "kafka":
         yield "channel", "kafka is not in this version yet: leave it at direct"
-    if settings.sentinel_dashboard:
-        yield "sentinel_dashboard", "heartbeats are not in this version yet: leave it empty"
+    if settings.sentinel_dashboard and not settings.sentinel_bind:
+        yield "sentinel_bind", "a sentinel_dashboard has to have a port that it can ask"
     if settings.durability == "replicated" and not settings.redis_url:
         rule = (
             "replicated needs a Redis with replicas, named by redis_url: the one that is started "

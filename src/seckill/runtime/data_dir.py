@@ -8,11 +8,15 @@
     ├── redis/                    append-only file, configuration and log of the embedded Redis
     ├── kafka/                    data, configuration and log of the embedded Kafka, if there is one
     ├── marks/                    highest acknowledged seq of each web slot: survive kill -9
+    ├── sentinel/
+    │   ├── rules/                the rules of flow control, with their history
+    │   └── metrics/              what each second brought, for a Sentinel dashboard
     └── run/
         ├── lock                  held by the supervisor as long as it lives
         ├── web-0.lock …          held by the one process of each role and number
         ├── status.json           which process does what; rewritten at each change
         ├── settings.json         what the other commands must know to find this run
+        ├── flow/                 what flow control counts in each web process, told each second
         └── metrics/              one file for each process slot
 """
 
@@ -43,6 +47,7 @@ _OWN_NAMES: Final = frozenset(
         "kafka",
         "marks",
         "run",
+        "sentinel",
     }
 )
 
@@ -127,6 +132,21 @@ class DataDir:
         """The metrics of each process slot."""
         return self.run / "metrics"
 
+    @property
+    def rules(self) -> Path:
+        """The rules of flow control."""
+        return self.root / "sentinel" / "rules"
+
+    @property
+    def flow_seconds(self) -> Path:
+        """What each second brought, as a Sentinel dashboard reads it."""
+        return self.root / "sentinel" / "metrics"
+
+    @property
+    def flow(self) -> Path:
+        """What flow control counts in each web process."""
+        return self.run / "flow"
+
     def create(self) -> None:
         """Make what is missing, private to this user. Safe to call again.
 
@@ -141,7 +161,14 @@ class DataDir:
         try:
             self.root.mkdir(mode=_PRIVATE_DIR, parents=True, exist_ok=True)
             self._make_private()
-            for folder in (self.redis, self.marks, self.run, self.metrics):
+            for folder in (
+                self.redis,
+                self.marks,
+                self.rules.parent,
+                self.run,
+                self.metrics,
+                self.flow,
+            ):
                 folder.mkdir(mode=_PRIVATE_DIR, exist_ok=True)
                 if stat.S_IMODE(folder.stat().st_mode) != _PRIVATE_DIR:
                     folder.chmod(_PRIVATE_DIR)

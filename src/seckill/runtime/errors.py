@@ -11,6 +11,7 @@
         ├── PrepareFailed       what must be done before the parts start could not be done
         ├── DataDirUnusable     the data directory cannot be made, read or written
         │   └── DataDirInUse    another supervisor runs on it
+        ├── RulesUnusable       the stored rules of flow control cannot be read or kept
         ├── AddressUnusable     the address to serve on cannot be taken
         ├── RedisMissing        no Redis server is to be found on this machine
         ├── RedisUnusable       one is there, but it must not or cannot be used on this data
@@ -33,6 +34,7 @@ __all__ = [
     "PrepareFailed",
     "RedisMissing",
     "RedisUnusable",
+    "RulesUnusable",
     "RunError",
     "SettingsInvalid",
     "SlotTaken",
@@ -146,3 +148,10 @@ class PartFailed(RunError):  # noqa: N818  -- reads as what it is
         self.role = role
         self.slot = slot
         self.last_words = last_words
+
+
+class RulesUnusable(RunError):  # noqa: N818  -- reads as what it is
+    """The stored rules of flow control cannot be read or kept."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"rules of flow control: {reason}")

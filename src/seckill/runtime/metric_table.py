@@ -9,11 +9,19 @@ from typing import Final
 from seckill.domain.outcomes import Outcome
 from seckill.runtime.telemetry import Kind, Layout, Merge, Metric
 
-__all__ = ["LAYOUT", "ROUTES", "metrics_markdown"]
+__all__ = [
+    "FLOW_BLOCKED_BY",
+    "FLOW_RESOURCES",
+    "LAYOUT",
+    "ROUTES",
+    "RULE_KINDS",
+    "metrics_markdown",
+]
 
 _OUTCOMES: Final = tuple(outcome.name.lower() for outcome in Outcome)
 _UNDECIDED_CAUSES: Final = (
-    "redis", "fenced", "queue_full", "timeout", "unknown_sales", "not_durable", "other",
+    "redis", "fenced", "queue_full", "timeout", "unknown_sales", "not_durable", "circuit_open",
+    "other",
 )  # fmt: skip
 _REDIS_ERRORS: Final = (
     "connection", "timeout", "loading", "readonly", "write_refused", "busy", "not_durable", "other",
@@ -29,6 +37,9 @@ ROUTES: Final = (
     "operations",
     "other",
 )
+FLOW_RESOURCES: Final = ("seckill-jk", "seckill-redis", "other")
+RULE_KINDS: Final = ("flow", "param-flow", "degrade", "system", "authority")
+FLOW_BLOCKED_BY: Final = (*RULE_KINDS, "per-user", "per-address", "other")
 _STATUSES: Final = ("2xx", "4xx", "5xx")
 _ROLES: Final = ("redis", "worker", "web")
 _SECONDS: Final = (
@@ -54,8 +65,7 @@ def _histogram(
 LAYOUT: Final = Layout(
     [
         # The admission
-        _counter("seckill_answers_total", "Purchase requests by what they were answered; "
-                 "`blocked` stays 0 as long as no flow control stands in front of a sale.",
+        _counter("seckill_answers_total", "Purchase requests by what they were answered.",
                  outcome=_OUTCOMES),
         _counter("seckill_undecided_total", "Purchase requests that could not be decided, by why.",
                  cause=_UNDECIDED_CAUSES),
@@ -77,6 +87,17 @@ LAYOUT: Final = Layout(
         _counter("seckill_bucket_openings_total", "Times that the order worker opened a bucket, or "
                  "let it go on after a restart of Redis; what a command opens is not counted."),
         _counter("seckill_releases_total", "Units given back to stock."),
+        # Flow control
+        _counter("seckill_flow_blocks_total",
+                 "Calls that flow control refused, by resource and by kind of rule; `per-user` and "
+                 "`per-address` are the limits of the settings.",
+                 resource=FLOW_RESOURCES, by=FLOW_BLOCKED_BY),
+        _gauge("seckill_flow_rules", "Rules in force, by kind.", Merge.MAX, kind=RULE_KINDS),
+        _gauge("seckill_redis_circuits_open",
+               "Web processes that do not ask Redis, or only to try, since a circuit breaker on "
+               "`seckill-redis` is open."),
+        _counter("seckill_flow_errors_total",
+                 "Faults inside flow control; the calls went on unchecked."),
         # The order channel and the ledger
         _counter("seckill_orders_written_total", "Reservations that became orders."),
         _counter("seckill_events_known_total", "Events delivered again and found in the ledger."),

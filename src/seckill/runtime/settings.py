@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -53,6 +54,7 @@ _NOT_SETTINGS: Final = frozenset(
 _SHOWN_CHARACTERS_MAX: Final = 60
 _CORES_MAX: Final = 256
 _KEY_PREFIX: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_APP_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 JwtAlgorithm = Literal["HS256", "RS256", "EdDSA"]
 
@@ -135,6 +137,45 @@ def _as_jwks_url(text: str) -> str:
     return text
 
 
+def _as_dashboards(text: str) -> str:
+    # Only who has a dashboard pays for loading its client.
+    from seckill.sentinel.transport.heartbeat import Dashboard  # noqa: PLC0415
+
+    for one in _parts(text):
+        try:
+            Dashboard.parse(one)
+        except ValueError as error:
+            raise ValueError(f"must be host:port, or several separated by commas: {error}") from (
+                None
+            )
+    return text
+
+
+def _as_command_port(text: str) -> str:
+    return str(BindAddress.parse(text)) if text else text
+
+
+def _as_networks(text: str) -> str:
+    for one in _parts(text):
+        try:
+            ip_network(one)
+        except ValueError:
+            raise ValueError(
+                "must be addresses or networks such as 10.0.0.0/8, separated by commas"
+            ) from None
+    return text
+
+
+def _as_app_name(text: str) -> str:
+    if not _APP_NAME.fullmatch(text):
+        raise ValueError("must be 1 to 64 of the letters A-Z a-z, digits, and _ . -")
+    return text
+
+
+def _parts(text: str) -> list[str]:
+    return [part for part in (one.strip() for one in text.split(",")) if part]
+
+
 def _setting(
     meaning: str, default: Any, *, unit: str = "", ge: int | None = None, le: int | None = None
 ) -> Any:
@@ -168,6 +209,10 @@ def _ledger_url(earlier: Mapping[str, Any]) -> str:
 def _auth_for(earlier: Mapping[str, Any]) -> str:
     bind = earlier.get("bind")
     return "dev" if bind and BindAddress.parse(bind).loopback else "jwt"
+
+
+def _command_port_for(earlier: Mapping[str, Any]) -> str:
+    return "127.0.0.1:8719" if earlier.get("sentinel_dashboard") else ""
 
 
 Count = Annotated[int, BeforeValidator(_no_switch)]
@@ -306,8 +351,57 @@ class Settings(BaseSettings):
     log_format: Literal["console", "json"] = _setting(
         "One line for people (console) or one JSON object a line (json).", "console"
     )
-    sentinel_dashboard: str = _setting(
-        "Sentinel dashboard to send heartbeats to, host:port; empty: none.", ""
+    limit_per_user_per_s: Count = _setting(
+        "Purchase requests of one user that each web process lets through; 0: no limit.",
+        0,
+        unit="requests a second",
+        ge=0,
+        le=1_000_000,
+    )
+    limit_per_address_per_s: Count = _setting(
+        "Purchase requests of one address that each web process lets through; 0: no limit.",
+        0,
+        unit="requests a second",
+        ge=0,
+        le=1_000_000,
+    )
+    trusted_proxies: Count = _setting(
+        "Proxies in front that write the client's address into proxy_header; with 0 the header is "
+        "not believed and the peer of the connection counts.",
+        0,
+        unit="proxies",
+        ge=0,
+        le=16,
+    )
+    proxy_header: Literal["x-forwarded-for", "forwarded"] = _setting(
+        "The header that the trusted proxies write.", "x-forwarded-for"
+    )
+    ipv6_prefix_bits: Count = _setting(
+        "Leading bits of an IPv6 address that count as one address.", 64, unit="bits", ge=1, le=128
+    )
+    pre_warm: Literal["off", "on"] = _setting(
+        "Whether warm-up rules on seckill-jk are warm when a sale starts (on), or let only a third "
+        "through at first (off).",
+        "off",
+    )
+    sentinel_dashboard: Annotated[str, AfterValidator(_as_dashboards)] = _setting(
+        "Sentinel dashboards to send heartbeats to, host:port separated by commas; empty: none.", ""
+    )
+    sentinel_bind: Annotated[str, AfterValidator(_as_command_port)] = _derived(
+        "Address of the command port of flow control, host:port; the next free port is taken if it "
+        "is not free. Empty: none.",
+        _command_port_for,
+        "127.0.0.1:8719 with a sentinel_dashboard, empty otherwise",
+    )
+    sentinel_allow: Annotated[str, AfterValidator(_as_networks)] = _setting(
+        "Addresses and networks that may command there without a token, separated by commas.",
+        "127.0.0.0/8,::1",
+    )
+    sentinel_token: SecretStr = _setting(
+        "Token that lets command from anywhere else; empty: nobody may.", SecretStr("")
+    )
+    sentinel_app: Annotated[str, AfterValidator(_as_app_name)] = _setting(
+        "Name under which the dashboard shows this service.", "seckill"
     )
 
     @classmethod
@@ -330,6 +424,16 @@ class Settings(BaseSettings):
     def bind_address(self) -> BindAddress:
         """Where to serve."""
         return BindAddress.parse(self.bind)
+
+    @property
+    def dashboards(self) -> tuple[str, ...]:
+        """The Sentinel dashboards, one by one."""
+        return tuple(_parts(self.sentinel_dashboard))
+
+    @property
+    def command_networks(self) -> tuple[str, ...]:
+        """Who may command without a token, one by one."""
+        return tuple(_parts(self.sentinel_allow))
 
     @property
     def data(self) -> DataDir:
@@ -482,7 +586,11 @@ def _written_as(setting: str, source: Source, config_file: Path | None) -> str:
 
 def _rule(name: str, problem: ErrorDetails, value: object) -> str:
     """What is wrong with one value, in words."""
-    shown = "" if name == "jwt_secret" else f" (it is {_shortened(mask_url(str(value)))})"
+    shown = (
+        ""
+        if name in {"jwt_secret", "sentinel_token"}
+        else f" (it is {_shortened(mask_url(str(value)))})"
+    )
     context = problem.get("ctx", {})
     match problem["type"]:
         case "value_error":

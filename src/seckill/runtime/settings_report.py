@@ -38,6 +38,7 @@ __all__ = [
 _RUN_SETTINGS: Final = (
     "bind", "redis_url", "database_url", "key_prefix", "channel", "kafka_bootstrap", "durability",
     "replicas_min", "auth", "jwt_algorithm", "jwt_audience", "jwt_issuer",
+    "pre_warm",
 )  # fmt: skip
 
 

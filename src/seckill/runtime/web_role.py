@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 
 from seckill.admission.bounds import Bounds
@@ -10,16 +11,19 @@ from seckill.admission.errors import StockUnavailable
 from seckill.admission.gate import AdmissionGate
 from seckill.admission.marks import MarkWriter, make_folder_id
 from seckill.domain.clock import Clock
+from seckill.domain.sale import Sale
 from seckill.ledger.mark_folders import SEEN_EVERY_MS
 from seckill.runtime.bootstrap import open_stores
 from seckill.runtime.contradictions import public_key_pem
 from seckill.runtime.errors import PartMissing
 from seckill.runtime.exposition import render
+from seckill.runtime.flow_control import FlowControlParts
 from seckill.runtime.gc_tuning import collect_when_idle, settle_after_start
 from seckill.runtime.lifeline import listen_fd, report_ready
 from seckill.runtime.logs import name_goods
 from seckill.runtime.metric_table import LAYOUT
 from seckill.runtime.observers import AdmissionMetrics, HTTPMetrics
+from seckill.runtime.pre_warming import PreWarmer
 from seckill.runtime.roles import again, background, run_role
 from seckill.runtime.settings import Settings
 from seckill.runtime.telemetry import Metrics
@@ -52,6 +56,7 @@ async def _web(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Ev
         raise PartMissing("a web process needs the listening socket of `seckill serve`")
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(settings))
+        flow = FlowControlParts(settings, metrics, slot)
         marks = stack.enter_context(MarkWriter(settings.data.marks, f"web-{slot}"))
         gate = await stack.enter_async_context(
             AdmissionGate(
@@ -63,12 +68,16 @@ async def _web(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Ev
                 clock=stores.clock,
                 bounds=bounds(settings),
                 observer=AdmissionMetrics(metrics),
+                circuit=flow.circuit,
             )
         )
         here = make_folder_id(settings.data.marks)
 
         async def seen() -> None:
             await stores.ledger.mark_folders.seen(here, socket.gethostname())
+
+        def sales() -> Iterable[Sale]:
+            return gate.catalogue.sales.values()
 
         await seen()  # before anybody is admitted: the fence must know where the marks are
         with contextlib.suppress(StockUnavailable):
@@ -88,6 +97,8 @@ async def _web(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Ev
                 metrics=HTTPMetrics(metrics),
                 render_metrics=lambda: asyncio.to_thread(render, settings.data.metrics, LAYOUT),
                 clock=stores.clock,
+                sentinel=flow.sentinel,
+                addresses=flow.addresses,
                 limits=WebLimits(
                     body_bytes_max=settings.body_bytes_max,
                     body_timeout_ms=settings.body_timeout_ms,
@@ -100,6 +111,13 @@ async def _web(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Ev
                 watch.run(),
                 collect_when_idle(),
                 again("register the marks", SEEN_EVERY_MS / 1000, seen),
+                *flow.works(),
+                PreWarmer(
+                    flow.sentinel,
+                    sales,
+                    stores.clock,
+                    pre_warm=settings.pre_warm == "on",
+                ).run(),
             )
         )
         settle_after_start()

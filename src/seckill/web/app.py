@@ -20,6 +20,7 @@ from seckill.domain.ids import ReservationId, UserId, check_goods_id
 from seckill.domain.instants import rfc3339_ms
 from seckill.domain.order import OrderState
 from seckill.web.docs_page import DOCS_CSP, docs_page
+from seckill.web.flow import FlowControl
 from seckill.web.hot import HotRoutes
 from seckill.web.openapi import PROBLEM_RESPONSES, with_hot_routes
 from seckill.web.order_json import order_document, page_document
@@ -126,7 +127,7 @@ def build_app(parts: WebParts) -> WebApp:
     _add_orders(framework, parts, orders, feed)
     _add_operations(framework, parts)
     entry = HotRoutes(
-        gate=parts.gate,
+        gate=FlowControl(parts.gate, parts.sentinel, parts.addresses),
         orders=orders,
         authenticator=parts.authenticator,
         metrics=parts.metrics,

@@ -20,6 +20,7 @@ from seckill.domain.ids import GoodsId, ReservationId, check_goods_id
 from seckill.domain.order import Order
 from seckill.web.answers import PurchaseAnswers
 from seckill.web.attempts import AttemptIds
+from seckill.web.flow import FlowControl
 from seckill.web.languages import Languages
 from seckill.web.limits import WebLimits
 from seckill.web.order_json import order_document
@@ -28,7 +29,6 @@ from seckill.web.ports import (
     ASGIApp,
     Authenticator,
     Message,
-    PurchaseGate,
     Receive,
     Scope,
     Send,
@@ -63,7 +63,7 @@ class HotRoutes:
     """An ASGI callable that answers the two hot routes itself.
 
     Args:
-        gate: decides purchases.
+        gate: decides purchases, flow control in front.
         orders: finds orders.
         authenticator: names the buyer.
         metrics: counts.
@@ -75,7 +75,7 @@ class HotRoutes:
     def __init__(
         self,
         *,
-        gate: PurchaseGate,
+        gate: FlowControl,
         orders: OrderBook,
         authenticator: Authenticator,
         metrics: WebMetrics,
@@ -125,7 +125,7 @@ class HotRoutes:
             attempt_id = self._attempts.fresh() if key is None else self._attempts.of_key(key)
             length = body_announced(headers, self._limits.body_bytes_max)
             quantity = 1 if length == 0 else await self._read_quantity(receive, length)
-            decision = self._gate.admit_now(goods_id, user_id, quantity, attempt_id)
+            decision = self._gate.admit_now(goods_id, user_id, quantity, attempt_id, scope)
             if not isinstance(decision, Decision):
                 # Cancelling this request gives up its own answer; the batch goes on without it.
                 decision = await decision

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from seckill.domain.clock import Clock
+from seckill.sentinel import Sentinel
+from seckill.web.addresses import Addresses
 from seckill.web.limits import WebLimits
 from seckill.web.ports import (
     Authenticator,
@@ -36,6 +38,8 @@ class WebParts:
         render_metrics: the page that Prometheus reads.
         clock: the time that buyers are told.
         limits: bounds.
+        sentinel: flow control; by default without a rule.
+        addresses: tells where a request came from.
         draining: set once, when this process is about to stop.
     """
 
@@ -50,4 +54,6 @@ class WebParts:
     render_metrics: Callable[[], bytes | Awaitable[bytes]]
     clock: Clock
     limits: WebLimits = field(default_factory=WebLimits)
+    sentinel: Sentinel = field(default_factory=Sentinel)
+    addresses: Addresses = field(default_factory=Addresses)
     draining: asyncio.Event = field(default_factory=asyncio.Event)

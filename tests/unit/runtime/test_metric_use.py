@@ -21,13 +21,31 @@ from seckill.domain.reservation import Place
 from seckill.pipeline.ports import WriteReport
 from seckill.pipeline.worker import WorkerObserver
 from seckill.runtime.data_dir import DataDir
+from seckill.runtime.flow_control import REDIS_RESOURCE
+from seckill.runtime.flow_metrics import FlowMetrics
 from seckill.runtime.gc_tuning import GarbageWatch
 from seckill.runtime.metric_table import LAYOUT, ROUTES
 from seckill.runtime.observers import AdmissionMetrics, HTTPMetrics, TimedLedger, WorkerMetrics
 from seckill.runtime.status import RunStatus, StatusBoard
 from seckill.runtime.supervise import _Observer
 from seckill.runtime.telemetry import Histogram, Kind, Metrics
+from seckill.sentinel import (
+    AuthorityException,
+    AuthorityRule,
+    BlockException,
+    DegradeException,
+    DegradeRule,
+    FlowException,
+    FlowRule,
+    ParamFlowException,
+    ParamFlowRule,
+    Sentinel,
+    SystemBlockException,
+    SystemRule,
+)
 from seckill.web.app import build_app
+from seckill.web.caller_limits import PER_ADDRESS, PER_USER
+from seckill.web.flow import PURCHASE_RESOURCE
 from seckill.web.ports import WebMetrics
 from services.stage import MemoryOrderLedger
 from unit.web.doubles import World
@@ -120,6 +138,7 @@ async def test_no_number_of_the_table_stays_at_zero(tmp_path: Path) -> None:
     await _drive_worker(WorkerMetrics(metrics))
     await _drive_web(HTTPMetrics(metrics))
     _drive_supervisor(data, metrics)
+    _drive_flow_control(FlowMetrics(metrics))
     garbage = GarbageWatch(metrics)
     garbage.start()
     for generation in (0, 1, 2):
@@ -184,6 +203,31 @@ async def _drive_web(web: HTTPMetrics) -> None:
     web.request("/goods", "GET", 401, 0.01)
     web.streams_open(2)
     web.bound_met("sse_streams")
+
+
+def _drive_flow_control(flow: FlowMetrics) -> None:
+    rule = FlowRule(resource="seckill-jk", count=1)
+    for resource in (PURCHASE_RESOURCE, REDIS_RESOURCE, "a route of somebody else"):
+        for refused in (
+            FlowException(resource, rule, "default", 2, 1),
+            DegradeException(resource, rule, "default", 2, 1),
+            SystemBlockException(resource, rule, "qps", 2, 1),
+            AuthorityException(resource, rule, "10.0.0.1", "10.0.0.1"),
+            ParamFlowException(resource, rule, "default", 2, 1, "tea"),
+            ParamFlowException(resource, rule, PER_USER, 2, 1, "ann"),
+            ParamFlowException(resource, rule, PER_ADDRESS, 2, 1, "10.0.0.1"),
+            BlockException(resource, None, "a slot of somebody's own", 2, 1),
+        ):
+            flow.blocked(refused)
+    flow.circuit_open(is_open=True)
+    sentinel = Sentinel()
+    sentinel.flow.load([rule])
+    sentinel.param_flow.load([ParamFlowRule(resource="seckill-jk", param_idx=0)])
+    sentinel.degrade.load([DegradeRule(resource="seckill-redis", time_window=1)])
+    sentinel.system.load([SystemRule(qps=1)])
+    sentinel.authority.load([AuthorityRule(resource="seckill-jk", limit_app="10.0.0.1")])
+    sentinel.note_internal_error(ValueError("made up"))
+    flow.look(sentinel)
 
 
 def _drive_supervisor(data: DataDir, metrics: Metrics) -> None:

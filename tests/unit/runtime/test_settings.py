@@ -170,7 +170,7 @@ def rsa_key() -> rsa.RSAPrivateKey:
     [
         ({"channel": "kafka"}, "--channel: kafka is not in this version"),
         ({"channel": "kafka", "kafka_bootstrap": "h:9092"}, "--channel: kafka is not in this version"),
-        ({"sentinel_dashboard": "h:8080"}, "--sentinel-dashboard: heartbeats are not in this version"),
+        ({"sentinel_dashboard": "h:8080", "sentinel_bind": ""}, "--sentinel-bind: a sentinel_dashboard has"),
         ({"durability": "replicated"}, "--durability: replicated needs a Redis with replicas"),
         ({"auth": "dev", "bind": "0.0.0.0:80"}, "--auth: dev believes whatever a request says"),
         ({"auth": "dev", "bind": "[::]:80"}, "--auth: dev believes"),

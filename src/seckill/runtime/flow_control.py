@@ -1,0 +1,276 @@
+"""The flow control of one process: its engine with the stored rules, and what goes around it.
+
+Every process with an engine has the rules of the data directory in force before it serves, follows
+what others save, and tells what it counts.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from seckill.admission.circuit import CircuitCall
+from seckill.runtime.data_dir import DataDir
+from seckill.runtime.errors import RulesUnusable
+from seckill.runtime.flow_metrics import FlowMetrics
+from seckill.runtime.flow_statistics import StatisticsPublisher, statistics_file
+from seckill.runtime.settings import Settings
+from seckill.runtime.telemetry import Metrics
+from seckill.sentinel import (
+    BlockException,
+    BreakerState,
+    ClusterRule,
+    Entry,
+    RuleStore,
+    Sentinel,
+    SentinelError,
+    Settings as SentinelSettings,
+    StateChange,
+    TokenSource,
+    TokenStatus,
+)
+from seckill.sentinel.stores import FileRuleStore, RuleFollower
+from seckill.web.addresses import Addresses
+from seckill.web.caller_limits import limit_callers
+from seckill.web.flow import ADDRESS_INDEX, ENTRANCE, GOODS_INDEX, PURCHASE_RESOURCE, USER_INDEX
+
+__all__ = ["REDIS_RESOURCE", "FlowControlParts", "RedisCircuit", "make_sentinel", "open_rules"]
+
+_LOG: Final = structlog.get_logger(__name__)
+
+REDIS_RESOURCE: Final = "seckill-redis"
+"""The resource around each batch of purchases that is sent to Redis."""
+
+SERVICE_RESOURCES: Final = frozenset({PURCHASE_RESOURCE})
+"""Flow rules on these hold for all web processes together."""
+
+PARAMETER_NAMES: Final = {
+    (PURCHASE_RESOURCE, GOODS_INDEX): "goods",
+    (PURCHASE_RESOURCE, USER_INDEX): "user",
+    (PURCHASE_RESOURCE, ADDRESS_INDEX): "address",
+}
+"""What hot-parameter rules may look at, by resource and paramIdx."""
+
+_WATCH_EVERY_S: Final = 0.5
+_SWITCHED_OFF: Final = "off"
+
+
+def default_rules() -> list[Path]:
+    """Rule files that count for their kind until something of the kind is saved."""
+    folder = resources.files("seckill.runtime") / "default_rules"
+    return [Path(str(one)) for one in folder.iterdir() if one.name.endswith(".json")]
+
+
+def open_rules(data: DataDir) -> FileRuleStore:
+    """The rules of a data directory.
+
+    Raises:
+        RulesUnusable: the folder cannot be used.
+    """
+    try:
+        return FileRuleStore(data.rules, seeds=default_rules())
+    except OSError as error:
+        raise RulesUnusable(f"{data.rules}: {error.strerror or error}") from error
+
+
+class WorkerShare:
+    """A `TokenSource` without tokens: each web process keeps its share of every threshold.
+
+    Args:
+        workers: web processes that share the traffic.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+
+    def acquire(
+        self, _rule: ClusterRule, _count: int, _values: tuple[object, ...] = ()
+    ) -> TokenStatus:
+        """See TokenSource."""
+        return TokenStatus.UNAVAILABLE
+
+    def share(self, _rule: ClusterRule) -> float:
+        """See TokenSource."""
+        return 1 / self._workers
+
+
+def make_sentinel(store: RuleStore, tokens: TokenSource | None = None) -> Sentinel:
+    """An engine with the rules of a store in force.
+
+    Args:
+        store: of the rules.
+        tokens: of the thresholds that are for the whole service; None in a process that serves
+            nothing.
+
+    Raises:
+        RulesUnusable: they cannot be read. To go on without them would let everybody in.
+    """
+    try:
+        sentinel = Sentinel(
+            settings=SentinelSettings(
+                service_resources=SERVICE_RESOURCES, cluster_fallback="share"
+            ),
+            token_source=tokens,
+            rule_store=store,
+        )
+    except (SentinelError, OSError, ValueError) as error:
+        raise RulesUnusable(str(error)) from error
+    for report in sentinel.restored.values():
+        if report.refused or not report.applied:
+            _LOG.warning("stored rules are not in force", kind=report.kind, report=str(report))
+    return sentinel
+
+
+class RedisCircuit:
+    """Implements `admission.circuit.Circuit` by the rules on ``seckill-redis``."""
+
+    def __init__(self, sentinel: Sentinel) -> None:
+        self._sentinel = sentinel
+        with sentinel.context(ENTRANCE) as context:
+            self._context = context
+        self._rules = sentinel.degrade.rules
+        self._breakers = self._find()
+
+    def refuses(self) -> bool:
+        """See Circuit."""
+        sentinel = self._sentinel
+        if sentinel.degrade.rules is not self._rules:
+            self._breakers = self._find()
+        if not self._breakers or not sentinel.enabled:
+            return False
+        now_ns = sentinel.clock.now_ns()
+        return not all(breaker.admits(now_ns) for breaker in self._breakers)
+
+    async def begin(self) -> CircuitCall | None:
+        """See Circuit."""
+        self._sentinel.current.set(self._context)
+        entered = await self._sentinel.try_entry_async(REDIS_RESOURCE)
+        return None if isinstance(entered, BlockException) else _CircuitCall(entered)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a breaker is not closed."""
+        return any(breaker.state is not BreakerState.CLOSED for breaker in self._breakers)
+
+    def _find(self) -> tuple[Any, ...]:
+        degrade = self._sentinel.degrade
+        with self._sentinel.lock:
+            self._rules = degrade.rules
+            return (
+                *degrade.breakers_for(REDIS_RESOURCE),
+                *degrade.default_breakers_for(REDIS_RESOURCE),
+            )
+
+
+class _UndecidedBatch(Exception):  # noqa: N818  -- names what happened
+    """Redis could not decide a batch: what a breaker counts as a failure."""
+
+
+class _CircuitCall:
+    """Implements `CircuitCall` by an entry."""
+
+    def __init__(self, entry: Entry) -> None:
+        self._entry = entry
+
+    def end(self, *, failed: bool) -> None:
+        """See CircuitCall."""
+        if failed:
+            self._entry.set_error(_UndecidedBatch())
+        self._entry.exit()
+
+    def abandon(self) -> None:
+        """See CircuitCall."""
+        self._entry.set_error(asyncio.CancelledError())
+        self._entry.exit()
+
+
+class FlowControlParts:
+    """The flow control of one web process.
+
+    Args:
+        settings: of the service.
+        metrics: of the process.
+        slot: its number.
+
+    Raises:
+        RulesUnusable: the stored rules cannot be read.
+
+    Attributes:
+        sentinel: the engine, with the stored rules in force.
+        circuit: guards the batches.
+        addresses: tells where a request came from.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics, slot: int) -> None:
+        self._settings = settings
+        self._slot = slot
+        self._store = open_rules(settings.data)
+        self.sentinel = make_sentinel(self._store, WorkerShare(settings.workers))
+        limit_callers(
+            self.sentinel,
+            per_user_per_s=settings.limit_per_user_per_s,
+            per_address_per_s=settings.limit_per_address_per_s,
+        )
+        self.circuit = RedisCircuit(self.sentinel)
+        self.addresses = Addresses(
+            settings.trusted_proxies,
+            header=settings.proxy_header,
+            ipv6_prefix_bits=settings.ipv6_prefix_bits,
+        )
+        self._counts = FlowMetrics(metrics)
+        self.sentinel.block_listeners.append(lambda _entry, block: self._counts.blocked(block))
+        self.sentinel.degrade.observers.append(_tell_breaker)
+
+    def works(self) -> list[Coroutine[Any, Any, None]]:
+        """What has to run as long as the process serves."""
+        works = [RuleFollower(self.sentinel, self._store).run(), self._watch()]
+        if self._settings.sentinel_bind:
+            path = statistics_file(self._settings.data, self._slot)
+            works.append(StatisticsPublisher(self.sentinel, path).run())
+        return works
+
+    async def _watch(self) -> None:
+        """Count, and obey the switch of the command port."""
+        switch = FlowSwitch(self._settings.data)
+        while True:
+            self._counts.look(self.sentinel)
+            self._counts.circuit_open(is_open=self.circuit.is_open)
+            enabled = switch.enabled()
+            if enabled is not self.sentinel.enabled:
+                self.sentinel.enabled = enabled
+                _LOG.warning("flow control is switched", on=enabled)
+            await asyncio.sleep(_WATCH_EVERY_S)
+
+
+class FlowSwitch:
+    """Whether calls are checked at all: set by the command port, obeyed by every process of a host.
+
+    It lasts as long as the command port's process: one that is started anew switches on.
+    """
+
+    def __init__(self, data: DataDir) -> None:
+        self._path = data.flow / _SWITCHED_OFF
+
+    def enabled(self) -> bool:
+        """Whether calls are checked."""
+        return not self._path.exists()
+
+    def set(self, *, enabled: bool) -> None:
+        """Switch. Raises OSError when it cannot be written."""
+        if enabled:
+            self._path.unlink(missing_ok=True)
+        else:
+            self._path.touch()
+
+
+def _tell_breaker(change: StateChange) -> None:
+    _LOG.warning(
+        "a circuit breaker changed",
+        resource=change.resource,
+        now=change.current.value,
+        before=change.previous.value,
+        value=change.value,
+    )
