@@ -124,12 +124,16 @@ def internal(
             from seckill.runtime.roles import run_worker  # noqa: PLC0415
 
             run_worker(settings, slot)
+        case "sentinel":
+            from seckill.runtime.sentinel_role import run_sentinel  # noqa: PLC0415
+
+            run_sentinel(settings, slot)
         case "prepare":
             from seckill.runtime.roles import run_prepare  # noqa: PLC0415
 
             run_prepare(settings, demo=demo)
         case _:
-            raise InvalidValue("role", "must be prepare, web or worker")
+            raise InvalidValue("role", "must be prepare, web, worker or sentinel")
 
 
 def _check_slot(slot: int) -> None:

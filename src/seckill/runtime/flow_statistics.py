@@ -118,6 +118,10 @@ class PublishedStatistics:
     def __repr__(self) -> str:
         return self._path.stem
 
+    def is_there(self) -> bool:
+        """Whether the process has told anything yet."""
+        return self._path.exists()
+
     async def resources(self) -> list[Counts]:
         """See StatisticsSource."""
         return (await self._latest()).resources

@@ -69,7 +69,7 @@ class StatusBoard:
     @property
     def status(self) -> RunStatus:
         """The run as it is now."""
-        order = {"supervisor": 0, "redis": 1, "worker": 2, "web": 3}
+        order = {"supervisor": 0, "redis": 1, "worker": 2, "web": 3, "sentinel": 4}
         by_place = sorted(
             self._processes.values(), key=lambda p: (order.get(p.role, len(order)), p.slot)
         )

@@ -245,6 +245,8 @@ class Supervisor:
     ) -> None:
         environment = {**os.environ, **settings_environment(settings)}
         slots = [("worker", 0), *(("web", slot) for slot in range(settings.workers))]
+        if settings.sentinel_bind:
+            slots.append(("sentinel", 0))
         for role, slot in slots:
             part = ProgramPart(
                 role,
@@ -290,10 +292,11 @@ class Supervisor:
         """End the parts, last started first; a part that does not end in time is killed."""
         grace_ms = {
             "web": self._loaded.settings.shutdown_grace_ms,
+            "sentinel": _WORKER_GRACE_MS,
             "worker": _WORKER_GRACE_MS,
             "redis": _REDIS_GRACE_MS,
         }
-        for role in ("web", "worker", "redis"):
+        for role in ("web", "sentinel", "worker", "redis"):
             of_role = [keeper for keeper in self._keepers if keeper.part.role == role]
             await asyncio.gather(
                 *(
@@ -363,7 +366,7 @@ class _Observer:
         self._data = data
         self._log = log
         self._unwritten = asyncio.Event()
-        roles = ("redis", "worker", "web")
+        roles = LAYOUT.values_of("seckill_processes_healthy")
         self._healthy = {r: metrics.gauge("seckill_processes_healthy", r) for r in roles}
         self._restarts = {r: metrics.counter("seckill_process_restarts_total", r) for r in roles}
 
@@ -447,7 +450,7 @@ async def _end_leftovers(data: DataDir, log: "structlog.typing.FilteringBoundLog
     """
     recorded = read_recorded(data)
     for process in recorded.processes if recorded else ():
-        if process.role in {"web", "worker"} and process.pid and is_alive(process):
+        if process.role in {"web", "worker", "sentinel"} and process.pid and is_alive(process):
             log.warning(
                 "killed a process that an earlier run left behind",
                 part=process.role,
@@ -486,6 +489,11 @@ def describe_run(report: RunReport) -> str:
         f"  durability  {settings.durability}: a purchase survives {survives}",
         f"  buyers      {buyers}",
         f"  processes   {processes}",
+        *(
+            (f"  commands    of a Sentinel dashboard on {settings.sentinel_bind}",)
+            if settings.sentinel_bind
+            else ()
+        ),
         *(f"  note        {note}" for note in report.notes),
         "Ctrl-C stops all of it; the next start carries on with the same data.",
     ]

@@ -240,7 +240,7 @@ def _drive_supervisor(data: DataDir, metrics: Metrics) -> None:
         def __init__(self, role: str) -> None:
             self.role = role
 
-    for role in ("redis", "worker", "web"):
+    for role in ("redis", "worker", "web", "sentinel"):
         part: Any = Part(role)
         for pid in (1, 2):
             observer.started(part, pid)
