@@ -18,6 +18,7 @@ from redis.asyncio import Redis
 from seckill.admission.bounds import Bounds
 from seckill.admission.bucket import Buckets, Holding
 from seckill.admission.catalogue import publish
+from seckill.admission.circuit import Circuit
 from seckill.admission.decision import Decision
 from seckill.admission.durability import Barrier
 from seckill.admission.fence import CurrentEpoch, EpochState, FenceKeeper, RebuildPlan
@@ -175,6 +176,7 @@ async def open_gate(
     timeout_ms: int = 1_000,
     bounds: Bounds | None = None,
     barrier: Barrier | None = None,
+    circuit: Circuit | None = None,
 ) -> AsyncIterator[Gate]:
     redis = connect(url, timeout_ms=timeout_ms)
     counts = Counts()
@@ -189,6 +191,7 @@ async def open_gate(
                 clock=SystemClock(),
                 bounds=bounds or Bounds(),
                 observer=counts,
+                circuit=circuit,
             )
             # The gate is left by hand: an error of a test shall show as itself, not in a group.
             await gate.__aenter__()

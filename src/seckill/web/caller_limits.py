@@ -28,8 +28,9 @@ def limit_callers(sentinel: Sentinel, *, per_user_per_s: int, per_address_per_s:
     rules = [
         ParamFlowRule(resource=PURCHASE_RESOURCE, param_idx=index, count=per_s, limit_app=limit_app)
         for per_s, index, limit_app in (
-            (per_user_per_s, USER_INDEX, PER_USER),
+            # First, so that a request refused for its address costs its user nothing.
             (per_address_per_s, ADDRESS_INDEX, PER_ADDRESS),
+            (per_user_per_s, USER_INDEX, PER_USER),
         )
         if per_s
     ]
