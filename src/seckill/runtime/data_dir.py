@@ -7,6 +7,7 @@
     ├── ledger.db                 the order ledger (SQLite)
     ├── redis/                    append-only file, configuration and log of the embedded Redis
     ├── kafka/                    data, configuration and log of the embedded Kafka, if there is one
+    ├── postgres/                 cluster, password and port of the embedded PostgreSQL, likewise
     ├── marks/                    highest acknowledged seq of each web slot: survive kill -9
     ├── sentinel/
     │   ├── rules/                the rules of flow control, with their history
@@ -45,6 +46,7 @@ _OWN_NAMES: Final = frozenset(
         "ledger.db-shm",
         "redis",
         "kafka",
+        "postgres",
         "marks",
         "run",
         "sentinel",
@@ -106,6 +108,11 @@ class DataDir:
     def kafka(self) -> Path:
         """What the embedded Kafka owns; made when there is one."""
         return self.root / "kafka"
+
+    @property
+    def postgres(self) -> Path:
+        """What the embedded PostgreSQL owns; made when there is one."""
+        return self.root / "postgres"
 
     @property
     def marks(self) -> Path:

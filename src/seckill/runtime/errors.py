@@ -17,6 +17,8 @@
         ├── RedisUnusable       one is there, but it must not or cannot be used on this data
         ├── KafkaMissing        no Kafka can be started on this machine, and none was named
         ├── KafkaUnusable       one is there, but it must not or cannot be used on this data
+        ├── PostgresMissing     no PostgreSQL server is to be found on this machine
+        ├── PostgresUnusable    one is there, but it must not or cannot be used on this data
         └── PartFailed          a part of the run cannot start, or cannot stay
 """
 
@@ -31,6 +33,8 @@ __all__ = [
     "NoService",
     "PartFailed",
     "PartMissing",
+    "PostgresMissing",
+    "PostgresUnusable",
     "PrepareFailed",
     "RedisMissing",
     "RedisUnusable",
@@ -131,6 +135,14 @@ class KafkaMissing(RunError):  # noqa: N818  -- reads as what it is
 
 class KafkaUnusable(RunError):  # noqa: N818  -- reads as what it is
     """A Kafka is there, but it must not or cannot be used on this data."""
+
+
+class PostgresMissing(RunError):  # noqa: N818  -- reads as what it is
+    """No PostgreSQL server is to be found on this machine."""
+
+
+class PostgresUnusable(RunError):  # noqa: N818  -- reads as what it is
+    """A PostgreSQL server is there, but it must not or cannot be used on this data."""
 
 
 class PartFailed(RunError):  # noqa: N818  -- reads as what it is

@@ -10,8 +10,10 @@ from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from seckill.runtime.embedded_postgres import EmbeddedPostgres, as_account
 from seckill.runtime.embedded_redis import EmbeddedRedis
 from seckill.runtime.errors import PartFailed
 from seckill.runtime.lifeline import (
@@ -24,7 +26,15 @@ from seckill.runtime.lifeline import (
 if TYPE_CHECKING:
     from seckill.runtime.embedded_kafka import EmbeddedKafka
 
-__all__ = ["KafkaPart", "OutputTail", "Part", "ProgramPart", "RedisPart", "part_failed"]
+__all__ = [
+    "KafkaPart",
+    "OutputTail",
+    "Part",
+    "PostgresPart",
+    "ProgramPart",
+    "RedisPart",
+    "part_failed",
+]
 
 _TAIL_LINES: Final = 5
 _LINE_BYTES_MAX: Final = 8_192
@@ -272,6 +282,48 @@ class KafkaPart:
         return self._kafka.last_words() or self._output.text()
 
 
+class PostgresPart:
+    """The PostgreSQL server of our own. What it says is in its own log, and not in ours."""
+
+    role: Final = "postgres"
+    slot: Final = 0
+
+    def __init__(self, postgres: EmbeddedPostgres) -> None:
+        self._postgres = postgres
+        self._output = OutputTail(lambda _lines: None)
+
+    async def start(self) -> Process:
+        """Start the server inside of its data. When the supervisor dies it ends by itself."""
+        self._postgres.note_start()
+        process = await _spawn(
+            self._postgres.command,
+            environment=os.environ,
+            fds={},
+            death_signal=signal.SIGINT,
+            folder=Path("/"),
+            account=as_account(self._postgres.account),
+            open_files=self._postgres.open_files,
+        )
+        self._output.begin(process.stdout)
+        return process
+
+    async def wait_ready(self, process: Process) -> None:
+        """Wait until it takes connections."""
+        await self._postgres.wait_ready(process.pid)
+
+    async def ask_to_stop(self, process: Process) -> None:
+        """Send SIGINT: it ends every connection, writes out everything and ends."""
+        _send(process, signal.SIGINT)
+
+    async def clear_up(self) -> None:
+        """Take in its last lines."""
+        await self._output.end()
+
+    def last_words(self) -> str:
+        """The last warnings of its log, or what it said before it had one."""
+        return self._postgres.last_words() or self._output.text()
+
+
 async def _spawn(
     command: Sequence[str],
     *,
@@ -279,11 +331,15 @@ async def _spawn(
     fds: Mapping[str, int],
     death_signal: signal.Signals,
     folder: Path | None = None,
+    account: Mapping[str, Any] = MappingProxyType({}),
+    open_files: Sequence[int] = (),
 ) -> Process:
     """Start a child in a process group of its own, with the given pipes and nothing else open.
 
     Args:
         folder: its working folder; None is ours.
+        account: who it runs as, in the words of subprocess; nothing is us.
+        open_files: further files that stay open for it, under the same numbers.
 
     A group of its own, so that Ctrl-C in a terminal reaches the supervisor alone and the parts end
     in the right order.
@@ -302,9 +358,10 @@ async def _spawn(
         stdout=PIPE,
         stderr=STDOUT,
         env={**environment, **{name: str(fd) for name, fd in fds.items()}},
-        pass_fds=tuple(fds.values()),
+        pass_fds=(*fds.values(), *open_files),
         process_group=0,
         cwd=folder,
+        **account,
         preexec_fn=die_with_parent,
     )
 
