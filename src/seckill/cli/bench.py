@@ -16,7 +16,7 @@ bench_app = typer.Typer(
 
 @bench_app.callback()
 def bench() -> None:
-    """Measure, with a peer beside the product in the same run. Needs wrk."""
+    """Measure, with a peer beside the product in the same run."""
 
 
 @bench_app.command("batches")
@@ -65,6 +65,42 @@ def bench_admission(
         rounds=rounds,
         load=Load(connections=connections, duration_s=duration_s),
         workers=workers,
+        tell=lambda line: typer.echo(line, err=True),
+    )
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        typer.echo(found.to_text())
+
+
+@bench_app.command("pipeline")
+def bench_pipeline(
+    rounds: Annotated[int, typer.Option(help="Turns of each way, 1 to 99.")] = 3,
+    orders: Annotated[int, typer.Option(help="Orders of each turn, 20,000 to 1,000,000.")] = 50_000,
+    duration_s: Annotated[
+        int, typer.Option(help="Seconds of one transaction a purchase in each turn, 1 to 60.")
+    ] = 4,
+    as_json: JSONOption = False,
+) -> None:
+    """Orders a second from admission to the row in PostgreSQL, by one order worker.
+
+    Beside it, in turns and into the same server: the raw insert of the same rows, and one
+    transaction for each purchase over 64 connections. Needs redis-server and PostgreSQL.
+    """
+    from seckill.stress.bench.pipeline import bench_pipeline as run  # noqa: PLC0415
+
+    bounds = {
+        "rounds": (rounds, 1, 99),
+        "orders": (orders, 20_000, 1_000_000),
+        "duration_s": (duration_s, 1, 60),
+    }
+    for name, (value, least, most) in bounds.items():
+        if not least <= value <= most:
+            raise InvalidValue(name, f"must be from {least} to {most}")
+    found = run(
+        rounds=rounds,
+        orders_each=orders,
+        seconds=duration_s,
         tell=lambda line: typer.echo(line, err=True),
     )
     if as_json:

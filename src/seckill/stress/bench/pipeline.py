@@ -1,0 +1,403 @@
+"""`seckill bench pipeline`: from an admission to its row in PostgreSQL, beside two peers.
+
+Three ways of writing orders take turns in each round, into one PostgreSQL that waits for its disk:
+
+============  ====================================================================================
+``pipeline``  the product: what was admitted waits in the outbox (with Kafka: in the topic), and
+              one order worker, a process of its own, writes it, with every guard and every book
+``raw``       the same rows into one table with the same keys, indexes and checks, as arrays, a
+              thousand a transaction, from a program that does nothing else
+``one each``  a transaction for every purchase, 64 connections at once: insert the order, take the
+              unit off the stock where one is left; by pgbench, which is written in C
+============  ====================================================================================
+
+The rate of the pipeline is taken from the books themselves: from the first look that finds orders
+to the one that finds all of them, less what the first found. So the start of the process does not
+count, and nothing that is still under way does.
+"""
+
+import asyncio
+import hashlib
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+import psutil  # type: ignore[import-untyped,unused-ignore]
+
+from seckill.admission.scripts import ADMIT
+from seckill.domain.ids import GoodsId, SaleId
+from seckill.domain.reservation import BucketId
+from seckill.domain.sale import NewSale
+from seckill.ledger.tables import orders
+from seckill.runtime.bootstrap import Stores, open_stores
+from seckill.runtime.embedded_postgres import EmbeddedPostgres, as_account
+from seckill.runtime.errors import RunError
+from seckill.runtime.settings import Settings, load_settings
+from seckill.runtime.settings_report import settings_environment
+from seckill.stress.bench.processes import free_port, started, wait_for
+from seckill.stress.bench.wrk import BenchUnavailable
+
+__all__ = ["PipelineBench", "WayResult", "bench_pipeline"]
+
+_ADMITTED_AT_ONCE: Final = 128
+_RAW_BATCH: Final = 1_000
+_CONNECTIONS: Final = 64
+_LOOK_EVERY_S: Final = 0.01
+_WRITTEN_TIMEOUT_S: Final = 300
+_START_TIMEOUT_S: Final = 60
+_TPS: Final = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
+_WAYS: Final = ("pipeline", "raw", "one each")
+
+_COLUMNS: Final = tuple(column.name for column in orders.c)
+_ARRAY_TYPES: Final = {"BIGINT": "bigint[]", "INTEGER": "integer[]"}
+
+_ONE_EACH: Final = """\
+BEGIN;
+INSERT INTO each_orders SELECT md5(seq::text), 1, 0, 1, seq, 'user-' || seq, 1, 4900,
+  'awaiting_payment', 'attempt-' || seq, 1800000000000, 1800000000000, 1800000900000,
+  1800000000000, NULL FROM nextval('each_seq') AS seq;
+UPDATE each_stock SET left_units = left_units - 1 WHERE sale_id = 1 AND left_units > 0;
+COMMIT;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class WayResult:
+    """One way over all rounds: orders a second.
+
+    Attributes:
+        worker_us: µs of the order worker's own processor for each order; None for the peers.
+    """
+
+    name: str
+    orders_per_s: float
+    orders_per_s_min: float
+    orders_per_s_max: float
+    worker_us: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineBench:
+    """The whole run.
+
+    Attributes:
+        orders: of each turn.
+        channel: how the orders came to the worker.
+        ways: by name.
+        postgres: the server that was used.
+    """
+
+    rounds: int
+    orders: int
+    channel: str
+    postgres: str
+    ways: dict[str, WayResult]
+
+    def ratios(self) -> dict[str, float]:
+        """The pipeline against each peer."""
+        ours = self.ways["pipeline"].orders_per_s
+        return {
+            "of_raw": ours / self.ways["raw"].orders_per_s,
+            "of_one_each": ours / self.ways["one each"].orders_per_s,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "rounds": self.rounds,
+            "orders": self.orders,
+            "channel": self.channel,
+            "postgres": self.postgres,
+            "ways": {name: asdict(way) for name, way in self.ways.items()},
+            "ratios": self.ratios(),
+        }
+
+    def to_text(self) -> str:
+        """For people: one line a way, then the ratios."""
+        lines = [
+            (
+                f"{self.rounds} rounds of {self.orders:,} orders, channel {self.channel}, into"
+                f" {self.postgres}; medians"
+            ),
+            f"{'way':<10} {'orders/s':>9} {'(min':>9} {'max)':>9} {'worker µs':>10}",
+        ]
+        for way in self.ways.values():
+            worker_us = "-" if way.worker_us is None else f"{way.worker_us:.1f}"
+            lines.append(
+                f"{way.name:<10} {way.orders_per_s:>9,.0f} {way.orders_per_s_min:>9,.0f}"
+                f" {way.orders_per_s_max:>9,.0f} {worker_us:>10}"
+            )
+        ratios = self.ratios()
+        lines.append(
+            f"the pipeline writes {ratios['of_raw']:.2f} × the raw insert of the same rows, and"
+            f" {ratios['of_one_each']:.1f} × one transaction a purchase"
+        )
+        return "\n".join(lines)
+
+
+def bench_pipeline(
+    *, rounds: int, orders_each: int, seconds: int, tell: Callable[[str], None]
+) -> PipelineBench:
+    """Run the benchmark.
+
+    Args:
+        rounds: turns of each way; an odd number gives a median that was measured.
+        orders_each: orders that the pipeline and the raw insert write in each turn.
+        seconds: that one transaction for each purchase gets in each turn.
+        tell: is told of each turn, for people who wait.
+
+    Raises:
+        BenchUnavailable: Redis or PostgreSQL is missing, or a part did not start.
+    """
+    found: dict[str, list[float]] = {way: [] for way in _WAYS}
+    worker_us: list[float] = []
+    with ExitStack() as running:
+        folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="seckill-bench-")))
+        postgres = running.enter_context(_postgres(folder / "postgres"))
+        settings = running.enter_context(_redis(folder, postgres.url))
+        asyncio.run(_make_books(settings))
+        asyncio.run(_make_peers(postgres.url))
+        for number in range(rounds):
+            sale_id = asyncio.run(_admit(settings, f"bench-{number}", orders_each))
+            rate, us = asyncio.run(_time_worker(settings, sale_id, orders_each))
+            worker_us.append(us)
+            turns = {
+                "pipeline": rate,
+                "raw": asyncio.run(_time_raw(postgres.url, number, orders_each)),
+                "one each": _time_one_each(postgres, folder, seconds),
+            }
+            for way, rate in turns.items():
+                found[way].append(rate)
+                tell(f"round {number + 1}/{rounds} {way}: {rate:,.0f} orders/s")
+        server = str(postgres.programs)
+    ways = {
+        way: WayResult(
+            way,
+            statistics.median(rates),
+            min(rates),
+            max(rates),
+            statistics.median(worker_us) if way == "pipeline" else None,
+        )
+        for way, rates in found.items()
+    }
+    return PipelineBench(rounds, orders_each, "direct", server, ways)
+
+
+# The servers
+
+
+@contextmanager
+def _postgres(folder: Path) -> Iterator[EmbeddedPostgres]:
+    folder.mkdir(mode=0o700)
+    try:
+        postgres = EmbeddedPostgres(folder)
+        asyncio.run(postgres.prepare())
+        process = subprocess.Popen(  # noqa: S603  -- our own words
+            postgres.command, cwd="/", pass_fds=postgres.open_files,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **as_account(postgres.account),
+        )  # fmt: skip
+        try:
+            asyncio.run(postgres.wait_ready(process.pid))
+            yield postgres
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+            postgres.close()
+    except RunError as error:
+        raise BenchUnavailable(str(error)) from error
+
+
+@contextmanager
+def _redis(folder: Path, database_url: str) -> Iterator[Settings]:
+    server = shutil.which("redis-server")
+    if server is None:
+        raise BenchUnavailable("redis-server is missing: install it")
+    port = free_port()
+    command = [
+        server, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "",
+        "--appendonly", "no",
+    ]  # fmt: skip
+    with started("redis-server", command):
+        wait_for(port)
+        yield load_settings(
+            {
+                "data_dir": folder / "data",
+                "redis_url": f"redis://127.0.0.1:{port}/0",
+                "database_url": database_url,
+                "durability": "memory",
+                "bind": "127.0.0.1:0",
+                "log_level": "error",
+            }
+        ).settings
+
+
+# The pipeline
+
+
+async def _admit(settings: Settings, goods_id: str, count: int) -> SaleId:
+    """Open a sale and admit ``count`` buyers of one unit each, by the script of the product."""
+    async with open_stores(settings) as stores:
+        sale = await stores.ledger.sales.create_sale(
+            NewSale(
+                goods_id=GoodsId(goods_id),
+                stock_units=count,
+                price_fen=4_900,
+                starts_at_ms=stores.clock.now_ms() - 1_000,
+            ),
+            actor="bench",
+        )
+        await stores.fence.keep()
+        for first in range(0, count, _ADMITTED_AT_ONCE):
+            users = range(first, min(first + _ADMITTED_AT_ONCE, count))
+            await _admit_some(stores, sale.sale_id, users)
+        return sale.sale_id
+
+
+async def _admit_some(stores: Stores, sale_id: SaleId, users: range) -> None:
+    keys = stores.keys.bucket(BucketId(sale_id, 0))
+    request: list[Any] = [1, 0, 0]
+    for user in users:
+        request += (f"user-{user}", f"attempt-{user:08}", 1)
+    await stores.scripts.run(ADMIT, (keys.meta, keys.buyers, keys.outbox), request)
+
+
+async def _time_worker(settings: Settings, sale_id: SaleId, count: int) -> tuple[float, float]:
+    """Run one order worker until all is written; orders a second, and its µs an order."""
+    environment = {**os.environ, **settings_environment(settings)}
+    command = [sys.executable, "-m", "seckill", "internal", "worker", "--slot", "0"]
+    connection = await asyncpg.connect(settings.database_url)
+    look = await connection.prepare("SELECT sold_units FROM sales WHERE sale_id = $1")
+    worker = await asyncio.create_subprocess_exec(
+        *command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        begun = await _until(look, sale_id, 1, _START_TIMEOUT_S)
+        process = psutil.Process(worker.pid)
+        used_s = sum(process.cpu_times()[:2])
+        ended = await _until(look, sale_id, count, _WRITTEN_TIMEOUT_S)
+        used_s = sum(process.cpu_times()[:2]) - used_s
+    finally:
+        if worker.returncode is None:
+            worker.terminate()
+        await worker.wait()
+        await connection.close()
+    written = ended.units - begun.units
+    if not written:
+        raise BenchUnavailable("all was written at once: give it more orders")
+    return written / (ended.at_s - begun.at_s), 1e6 * used_s / written
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    at_s: float
+    units: int
+
+
+async def _until(look: Any, sale_id: SaleId, units_min: int, timeout_s: float) -> _Look:
+    deadline = time.perf_counter() + timeout_s
+    while True:
+        units = await look.fetchval(sale_id)
+        now = time.perf_counter()
+        if units >= units_min:
+            return _Look(now, units)
+        if now > deadline:
+            raise BenchUnavailable(
+                f"the order worker has written {units} of {units_min} orders in {timeout_s:.0f} s"
+            )
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+# The peers
+
+
+async def _make_books(settings: Settings) -> None:
+    async with open_stores(settings):
+        pass
+
+
+async def _make_peers(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    try:
+        await connection.execute("CREATE TABLE raw_orders (LIKE orders INCLUDING ALL)")
+        await connection.execute("CREATE TABLE each_orders (LIKE orders INCLUDING ALL)")
+        await connection.execute("CREATE SEQUENCE each_seq")
+        await connection.execute(
+            "CREATE TABLE each_stock (sale_id bigint PRIMARY KEY,"
+            " left_units bigint NOT NULL CHECK (left_units >= 0))"
+        )
+        await connection.execute("INSERT INTO each_stock VALUES (1, 1000000000)")
+    finally:
+        await connection.close()
+
+
+async def _time_raw(database_url: str, number: int, count: int) -> float:
+    arrays = ", ".join(
+        f"${at}::{_ARRAY_TYPES.get(str(column.type), 'text[]')}"
+        for at, column in enumerate(orders.c, 1)
+    )
+    statement = f"INSERT INTO raw_orders ({', '.join(_COLUMNS)}) SELECT * FROM unnest({arrays})"  # noqa: S608  -- our own words
+    connection = await asyncpg.connect(database_url)
+    try:
+        batches = [
+            _raw_columns(number, range(first, min(first + _RAW_BATCH, count)))
+            for first in range(0, count, _RAW_BATCH)
+        ]
+        began = time.perf_counter()
+        for columns in batches:
+            await connection.execute(statement, *columns)
+        return count / (time.perf_counter() - began)
+    finally:
+        await connection.close()
+
+
+def _raw_columns(number: int, seqs: range) -> list[list[Any]]:
+    count = len(seqs)
+    now_ms = 1_800_000_000_000
+    columns: dict[str, list[Any]] = {
+        "reservation_id": [hashlib.md5(f"{number}.{seq}".encode()).hexdigest() for seq in seqs],  # noqa: S324  -- looks as random as a real one
+        "sale_id": [number + 1] * count,
+        "bucket": [0] * count,
+        "epoch": [1] * count,
+        "seq": [seq + 1 for seq in seqs],
+        "user_id": [f"user-{seq}" for seq in seqs],
+        "quantity": [1] * count,
+        "price_fen": [4_900] * count,
+        "state": ["awaiting_payment"] * count,
+        "attempt_id": [f"attempt-{seq:08}" for seq in seqs],
+        "admitted_at_ms": [now_ms] * count,
+        "created_at_ms": [now_ms] * count,
+        "pay_by_ms": [now_ms + 900_000] * count,
+        "state_changed_at_ms": [now_ms] * count,
+        "reason": [None] * count,
+    }
+    return [columns[name] for name in _COLUMNS]
+
+
+def _time_one_each(postgres: EmbeddedPostgres, folder: Path, seconds: int) -> float:
+    program = postgres.programs.folder / "pgbench"
+    if not program.exists():
+        raise BenchUnavailable(f"{program} is missing: install postgresql-contrib")
+    script = folder / "one_each.sql"
+    script.write_text(_ONE_EACH)
+    done = subprocess.run(  # noqa: S603  -- our own words
+        [program, "-n", "-M", "prepared", "-c", str(_CONNECTIONS), "-j", "2", "-T", str(seconds),
+         "-f", script, postgres.url],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    match = _TPS.search(done.stdout)
+    if done.returncode or match is None:
+        said = " / ".join((done.stderr or done.stdout).strip().splitlines()[-2:])
+        raise BenchUnavailable(f"pgbench: {said}")
+    return float(match[1])
