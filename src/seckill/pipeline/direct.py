@@ -247,6 +247,23 @@ class DirectChannel:
         for bucket_id, ids in tokens.items():
             self._in_hand.get(bucket_id, set()).difference_update(ids)
 
+    async def hold(self, deliveries: Sequence[Delivery]) -> None:
+        """Keep deliveries in hand for longer: nobody else is to take them over just now.
+
+        Raises:
+            ChannelUnavailable: Redis cannot answer now; somebody may carry them a second time.
+        """
+        try:
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                for delivery in deliveries:
+                    outbox = self._keys.bucket(delivery.bucket_id).outbox
+                    pipeline.xclaim(
+                        outbox, OUTBOX_GROUP, self._consumer, 0, [delivery.token], justid=True
+                    )
+                await pipeline.execute()
+        except (RedisError, OSError) as error:
+            raise ChannelUnavailable(f"holding outbox entries: {error}") from error
+
     async def lag(self) -> OutboxLag:
         """What waits. Counted by ourselves: XINFO's ``lag`` is wrong after deletions.
 

@@ -7,6 +7,7 @@
         ├── LedgerAway           the ledger cannot write now; retryable, nothing was written
         ├── EventRefused         the ledger can never write this event; goes to the dead letters
         ├── ChannelUnavailable   the carrier cannot be reached now; retryable, nothing is lost
+        ├── TopicUnfit           a topic that is there would lose messages; an operator must act
         └── Unreadable           a message that is no bucket event; goes to the dead letters
 """
 
@@ -17,6 +18,7 @@ __all__ = [
     "EventRefused",
     "LedgerAway",
     "PipelineError",
+    "TopicUnfit",
     "Unreadable",
 ]
 
@@ -35,6 +37,14 @@ class EventRefused(PipelineError):  # noqa: N818  -- the field's word for it
 
 class ChannelUnavailable(PipelineError):  # noqa: N818  -- the field's word for it
     """The carrier cannot be reached now. Nothing is lost; call again."""
+
+
+class TopicUnfit(PipelineError):  # noqa: N818  -- the field's word for it
+    """A topic that is there would lose messages. The text says what to set."""
+
+    def __init__(self, topic: str, rule: str) -> None:
+        super().__init__(f"topic {topic} {rule}")
+        self.topic = topic
 
 
 class Unreadable(PipelineError):  # noqa: N818  -- the field's word for it

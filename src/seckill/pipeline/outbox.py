@@ -23,11 +23,11 @@ from seckill.domain.reservation import BucketId, Place
 from seckill.domain.sale import INSTANT_MS_MAX, LIMIT_PER_USER_MAX, STOCK_UNITS_MAX
 from seckill.pipeline.errors import Unreadable
 
-__all__ = ["FIELD", "read_entry"]
+__all__ = ["EPOCH_MAX", "FIELD", "SEQ_MAX", "read_entry"]
 
 FIELD: Final = b"e"
-_EPOCH_MAX: Final = 2**16 - 1
-_SEQ_MAX: Final = 2**40 - 1
+EPOCH_MAX: Final = 2**16 - 1
+SEQ_MAX: Final = 2**40 - 1
 _WIDTHS: Final = {"a": 4, "r": 5, "s": 3}
 _decode = msgspec.msgpack.Decoder(tuple[str, int, int, list[int | str]]).decode
 
@@ -47,7 +47,7 @@ def _text(name: str, value: Any) -> str:
 def _event(
     kind: str, bucket_id: BucketId, epoch: int, at_ms: int, row: Sequence[Any]
 ) -> BucketEvent:
-    seq = _integer("seq", row[0], 1, _SEQ_MAX)
+    seq = _integer("seq", row[0], 1, SEQ_MAX)
     place = Place(bucket_id.sale_id, epoch, bucket_id.bucket, seq)
     match kind:
         case "a":
@@ -58,9 +58,9 @@ def _event(
         case "r":
             reservation = Place(
                 bucket_id.sale_id,
-                _integer("reservation epoch", row[3], 1, _EPOCH_MAX),
+                _integer("reservation epoch", row[3], 1, EPOCH_MAX),
                 bucket_id.bucket,
-                _integer("reservation seq", row[4], 1, _SEQ_MAX),
+                _integer("reservation seq", row[4], 1, SEQ_MAX),
             )
             units = _integer("units", row[2], 1, LIMIT_PER_USER_MAX)
             user_id = check_user_id(_text("user_id", row[1]))
@@ -92,7 +92,7 @@ def read_entry(bucket_id: BucketId, fields: Mapping[bytes, bytes]) -> tuple[Buck
         raise Unreadable(f"unknown kind {kind[:16]!r}")
     if not flat or len(flat) % width:
         raise Unreadable(f"kind {kind!r} has {width} values for each event, found {len(flat)}")
-    _integer("epoch", epoch, 1, _EPOCH_MAX)
+    _integer("epoch", epoch, 1, EPOCH_MAX)
     _integer("instant", at_ms, 1, INSTANT_MS_MAX)
     try:
         return tuple(

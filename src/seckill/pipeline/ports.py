@@ -14,6 +14,8 @@ __all__ = [
     "OrderLedger",
     "PendingRelease",
     "PendingStockChange",
+    "UnderWay",
+    "UnderWayLetter",
     "WriteReport",
 ]
 
@@ -58,6 +60,45 @@ class OrderChannel(Protocol):
         Raises:
             ChannelUnavailable: it may come again.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWayLetter:
+    """A dead letter of a carrier.
+
+    Attributes:
+        event: what it says; None where nobody can read it.
+    """
+
+    name: str
+    reason: str
+    event: BucketEvent | None
+
+
+class UnderWay(Protocol):
+    """What a carrier holds between the outbox and the ledger.
+
+    Every method raises ChannelUnavailable when the carrier does not answer.
+    """
+
+    async def pending(self) -> int:
+        """How many messages it holds."""
+        ...
+
+    async def run_dry(self) -> None:
+        """Wait until all that it holds now has been written; what comes later may stay.
+
+        Waits for ever where nobody writes: the caller sets the deadline.
+        """
+        ...
+
+    async def events(self, bucket_id: BucketId) -> Sequence[BucketEvent]:
+        """What it holds of a bucket."""
+        ...
+
+    async def letters(self, bucket_id: BucketId) -> Sequence[UnderWayLetter]:
+        """The dead letters that are of a bucket, or may be."""
         ...
 
 

@@ -14,7 +14,7 @@ import structlog
 from seckill.pipeline.errors import ChannelUnavailable, EventRefused, LedgerAway
 from seckill.pipeline.ports import Delivery, OrderChannel, OrderLedger, WriteReport
 
-__all__ = ["OrderWorker", "WorkerObserver"]
+__all__ = ["OrderWorker", "WorkerObserver", "sleep_unless"]
 
 _log = structlog.get_logger()
 
@@ -39,14 +39,24 @@ class WorkerObserver(Protocol):
 
 
 class OrderWorker:
-    """Runs until it is told to stop, and then ends between two transactions."""
+    """Runs until it is told to stop, and then ends between two transactions.
+
+    Args:
+        deliveries_max: deliveries in one transaction, for a channel whose deliveries are small.
+    """
 
     def __init__(
-        self, *, channel: OrderChannel, ledger: OrderLedger, observer: WorkerObserver
+        self,
+        *,
+        channel: OrderChannel,
+        ledger: OrderLedger,
+        observer: WorkerObserver,
+        deliveries_max: int = DELIVERIES_MAX,
     ) -> None:
         self._channel = channel
         self._ledger = ledger
         self._observer = observer
+        self._deliveries_max = deliveries_max
 
     async def run(self, stop: asyncio.Event) -> None:
         """Carry deliveries until ``stop`` is set."""
@@ -60,7 +70,7 @@ class OrderWorker:
                     self._observer.ledger_away()
                 if backoff_ms == _BACKOFF_MS_MIN:
                     _log.warning("order worker waits", error=str(error))
-                await _sleep_unless(stop, backoff_ms)
+                await sleep_unless(stop, backoff_ms)
                 backoff_ms = min(backoff_ms * 2, _BACKOFF_MS_MAX)
 
     async def step(self) -> int:
@@ -69,7 +79,7 @@ class OrderWorker:
         Raises:
             ChannelUnavailable, LedgerAway: what was received comes again.
         """
-        deliveries = await self._channel.receive(DELIVERIES_MAX, _RECEIVE_WAIT_MS)
+        deliveries = await self._channel.receive(self._deliveries_max, _RECEIVE_WAIT_MS)
         if deliveries:
             await self._carry(deliveries)
         return len(deliveries)
@@ -92,7 +102,8 @@ class OrderWorker:
         await self._channel.acknowledge(deliveries)
 
 
-async def _sleep_unless(stop: asyncio.Event, wait_ms: float) -> None:
+async def sleep_unless(stop: asyncio.Event, wait_ms: float) -> None:
+    """Wait for so long, or until ``stop`` is set."""
     try:
         async with asyncio.timeout(wait_ms / 1000):
             await stop.wait()

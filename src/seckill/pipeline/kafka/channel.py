@@ -1,0 +1,292 @@
+"""The worker's end of the order topic: batches out of it, and offsets back once they are written.
+
+An offset is committed only when everything before it in its partition is in the ledger or among the
+dead letters, and only for partitions that this worker still has. What is lost on the way, a commit
+or a partition, means that messages come again, which the ledger does not mind.
+"""
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from seckill.pipeline.errors import ChannelUnavailable, Unreadable
+from seckill.pipeline.kafka.dead_topic import DeadTopic
+from seckill.pipeline.kafka.hands import Hands
+from seckill.pipeline.kafka.messages import read_message
+from seckill.pipeline.kafka.options import KafkaOptions, consumer_settings
+from seckill.pipeline.ports import Delivery
+
+__all__ = ["KafkaChannel"]
+
+_log = structlog.get_logger()
+
+T = TypeVar("T")
+
+_SILENCE_S: Final = 0.5
+"""How long the thread waits for orders before it shows the group that it lives."""
+
+_COMMIT_WAIT_S: Final = 10.0
+"""Bound on one commit: a broker that is away must not hold up the worker's end."""
+
+_CLOSE_WAIT_S: Final = 3.0
+_RECONNECT_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class _Call:
+    """Work for the thread, and where its result goes."""
+
+    work: Callable[[Any], Any]
+    loop: asyncio.AbstractEventLoop
+    done: "asyncio.Future[Any]"
+
+    def run(self, consumer: Any) -> None:
+        try:
+            result = self.work(consumer)
+        except Exception as error:  # noqa: BLE001  -- raised again where it is awaited
+            self._tell(partial(self.done.set_exception, error))
+        else:
+            self._tell(partial(self.done.set_result, result))
+
+    def _tell(self, give: Callable[[], None]) -> None:
+        def tell() -> None:
+            if not self.done.done():
+                give()
+
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(tell)
+
+
+class KafkaChannel:
+    """Implements `pipeline.ports.OrderChannel` on the order topic, in a consumer group.
+
+    Args:
+        name: what this worker is called in the logs of the brokers.
+        dead: where messages go that are none.
+        on_dead: called with the reason of each message that was put aside.
+        on_commit_failed: called when offsets could not be committed, which is no error.
+    """
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        name: str,
+        *,
+        dead: DeadTopic,
+        on_dead: Callable[[str], None] = lambda _reason: None,
+        on_commit_failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._options = options
+        self._settings = consumer_settings(options, name, options.group)
+        self._dead = dead
+        self._on_dead = on_dead
+        self._on_commit_failed = on_commit_failed
+        self._hands = Hands()
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._owned: set[int] = set()
+        self._paused = False
+        self._rebalances = 0
+        self._thread = threading.Thread(target=self._work, name=f"kafka {name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def rebalances(self) -> int:
+        """How often partitions were given to this worker or taken from it."""
+        return self._rebalances
+
+    @property
+    def oldest_ms(self) -> int:
+        """Age of the oldest message in hand, 0 when there is none."""
+        at_ms = self._hands.oldest_at_ms()
+        return 0 if at_ms is None else max(0, int(time.time() * 1000) - at_ms)
+
+    async def receive(self, deliveries_max: int, wait_ms: int) -> Sequence[Delivery]:
+        """Return what has come. See `OrderChannel.receive`."""
+        messages = self._hands.waiting(deliveries_max)
+        if not messages:
+            await self._ask(lambda consumer: self._fetch(consumer, deliveries_max, wait_ms))
+            messages = self._hands.waiting(deliveries_max)
+        deliveries = []
+        poison: list[tuple[Message, str]] = []
+        for message in messages:
+            try:
+                event = read_message(_value(message))
+            except Unreadable as error:
+                poison.append((message, str(error)))
+            else:
+                deliveries.append(Delivery(event.place.bucket_id, _token(message), (event,)))
+        if poison:
+            await self._bury(poison)
+        return deliveries
+
+    async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
+        """Commit the offsets up to what is written. See `OrderChannel.acknowledge`."""
+        await self._settle(delivery.token for delivery in deliveries)
+
+    async def set_aside(self, delivery: Delivery, reason: str) -> None:
+        """Move a message that the ledger refuses to the dead letters. See `OrderChannel`."""
+        message = self._hands.find(*_place(delivery.token))
+        if message is not None:  # else it belongs to another worker by now, who will meet it too
+            await self._bury([(message, reason)])
+
+    async def close(self) -> None:
+        """Leave the group. What is in hand goes to the others."""
+        self._calls.put(None)
+        await asyncio.to_thread(self._thread.join, _CLOSE_WAIT_S)
+
+    async def _bury(self, poison: Sequence[tuple[Message, str]]) -> None:
+        """Put messages aside; they are settled once all copies of the dead letters are written."""
+        await self._dead.put(self._options.topic, poison)
+        for message, reason in poison:
+            _log.error(
+                "order message put aside",
+                partition=message.partition(), offset=message.offset(), reason=reason,
+            )  # fmt: skip
+            self._on_dead(reason)
+        await self._settle(_token(message) for message, _ in poison)
+
+    async def _settle(self, tokens: Iterable[str]) -> None:
+        for token in tokens:
+            self._hands.settle(*_place(token))
+        positions = self._hands.positions()
+        if not positions:
+            return
+        try:
+            async with asyncio.timeout(_COMMIT_WAIT_S):
+                await self._ask(lambda consumer: self._commit(consumer, positions))
+        except (TimeoutError, ChannelUnavailable) as error:
+            # Not an error: what is written comes again, and changes nothing.
+            _log.warning("offsets were not committed", error=str(error) or "no answer in time")
+            self._on_commit_failed()
+
+    async def _ask(self, work: Callable[[Any], T]) -> T:
+        loop = asyncio.get_running_loop()
+        call = _Call(work, loop, loop.create_future())
+        self._calls.put(call)
+        try:
+            result: T = await call.done
+        except KafkaException as error:
+            raise ChannelUnavailable(f"Kafka: {error.args[0].str()}") from error
+        return result
+
+    # In the thread
+
+    def _work(self) -> None:
+        consumer: Any = None
+        while consumer is None:
+            try:
+                consumer = Consumer(self._settings)
+            except KafkaException as error:  # wrong settings: told, and whoever asks is told too
+                _log.error("no Kafka consumer", error=str(error.args[0]))
+                self._refuse(error)
+                return
+        consumer.subscribe(
+            [self._options.topic],
+            on_assign=self._assigned,
+            on_revoke=self._revoked,
+            on_lost=self._revoked,
+        )
+        while True:
+            try:
+                call = self._calls.get(timeout=_SILENCE_S)
+            except queue.Empty:
+                self._show_life(consumer)
+                continue
+            if call is None:
+                break
+            call.run(consumer)
+        consumer.close()
+
+    def _refuse(self, error: KafkaException) -> None:
+        def fail(_consumer: Any) -> None:
+            raise error
+
+        while (call := self._calls.get()) is not None:
+            call.run(None)
+            call.work = fail
+
+    def _assigned(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
+        self._rebalances += 1
+        self._owned |= {at.partition for at in partitions}
+
+    def _revoked(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
+        self._rebalances += 1
+        gone = {at.partition for at in partitions}
+        self._owned -= gone
+        self._hands.drop(gone)
+
+    def _show_life(self, consumer: Any) -> None:
+        """Poll without taking anything, while the last batch is being written.
+
+        A worker that does not poll for too long loses its partitions, and with a slow database all
+        workers would pass them on for ever. Paused partitions give nothing to a poll.
+        """
+        self._pause(consumer)
+        try:
+            self._take([consumer.poll(0)])
+        except (KafkaException, ChannelUnavailable) as error:
+            _log.debug("poll while waiting", error=str(error))
+
+    def _pause(self, consumer: Any) -> None:
+        owned = consumer.assignment()
+        if owned:
+            consumer.pause(owned)
+            self._paused = True
+
+    def _fetch(self, consumer: Any, messages_max: int, wait_ms: int) -> None:
+        if self._paused:
+            consumer.resume(consumer.assignment())
+            self._paused = False
+        # The first one is waited for; then what has come already, at once.
+        first = consumer.poll(wait_ms / 1000)
+        if first is not None:
+            rest = consumer.consume(messages_max - 1, 0) if messages_max > 1 else []
+            self._take([first, *rest])
+
+    def _take(self, messages: Iterable[Message | None]) -> None:
+        failure: KafkaError | None = None
+        for message in messages:
+            if message is None:
+                continue
+            error = message.error()
+            if error is not None:
+                failure = error
+            elif message.partition() in self._owned:
+                self._hands.take(message)
+        if failure is not None and self._hands.empty:
+            raise ChannelUnavailable(f"Kafka: {failure.str()}")
+
+    def _commit(self, consumer: Any, positions: dict[int, int]) -> None:
+        offsets = [
+            TopicPartition(self._options.topic, partition, offset)
+            for partition, offset in positions.items()
+            if partition in self._owned
+        ]
+        if not offsets:
+            return
+        for result in consumer.commit(offsets=offsets, asynchronous=False):
+            if result.error is not None:
+                raise KafkaException(result.error)
+        self._hands.committed(positions)
+
+
+def _token(message: Message) -> str:
+    return f"{message.partition()}:{message.offset()}"
+
+
+def _place(token: str) -> tuple[int, int]:
+    partition, offset = token.split(":")
+    return int(partition), int(offset)
+
+
+def _value(message: Message) -> bytes | None:
+    value = message.value()
+    return value.encode() if isinstance(value, str) else value

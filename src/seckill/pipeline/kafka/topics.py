@@ -1,0 +1,175 @@
+"""The topics: made when they are missing, and looked at when they are there."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from seckill.pipeline.errors import ChannelUnavailable, TopicUnfit
+from seckill.pipeline.kafka.options import MESSAGE_BYTES_MAX, KafkaOptions, client_settings
+
+__all__ = ["TopicFacts", "ensure_topics"]
+
+_log = structlog.get_logger()
+
+_ASK_S: Final = 10.0
+_POLL_S: Final = 0.05
+_COPIES_USUAL: Final = 3
+_DAY_MS: Final = 24 * 3600 * 1000
+_SPARE_BYTES: Final = 64 * 1024
+"""What reason and origin may add to a dead letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic as the brokers have it.
+
+    Attributes:
+        copies_min: copies that must have a message before it counts as taken.
+        retention_ms: -1 keeps everything.
+        message_bytes_max: the largest batch that it takes.
+        made: it was made just now.
+        warnings: what of it is not as one expects, in words.
+    """
+
+    name: str
+    partitions: int
+    copies: int
+    copies_min: int
+    retention_ms: int
+    message_bytes_max: int
+    made: bool
+    warnings: tuple[str, ...] = ()
+
+
+async def ensure_topics(options: KafkaOptions) -> tuple[TopicFacts, TopicFacts]:
+    """Make the order topic and the dead-letter topic unless they are there; say what they are.
+
+    Raises:
+        ChannelUnavailable: Kafka does not answer.
+        TopicUnfit: a topic that is there would lose messages.
+    """
+    orders, dead = await asyncio.to_thread(_ensure, options)
+    for facts in (orders, dead):
+        _log.info(
+            "topic made" if facts.made else "topic found",
+            topic=facts.name,
+            partitions=facts.partitions,
+            replication=facts.copies,
+            min_insync_replicas=facts.copies_min,
+            retention_ms=facts.retention_ms,
+        )
+        for warning in facts.warnings:
+            _log.warning("topic is not as one expects", topic=facts.name, what=warning)
+    return orders, dead
+
+
+def _ensure(options: KafkaOptions) -> tuple[TopicFacts, TopicFacts]:
+    admin = AdminClient(client_settings(options, "seckill-topics"))
+    try:
+        brokers = len(admin.list_topics(timeout=_ASK_S).brokers)
+        copies = options.replication or min(_COPIES_USUAL, max(1, brokers))
+        copies_min = "2" if copies >= _COPIES_USUAL else "1"
+        kept = {"min.insync.replicas": copies_min, "cleanup.policy": "delete"}
+        wanted = [
+            NewTopic(options.topic, options.partitions, copies,
+                     config=kept | {"retention.ms": str(options.retention_ms)}),
+            # Few and precious: kept until somebody has looked at them.
+            NewTopic(options.dead_topic, 1, copies,
+                     config=kept | {"retention.ms": "-1",
+                                    "max.message.bytes": str(MESSAGE_BYTES_MAX)}),
+        ]  # fmt: skip
+        made = [_make(admin, topic) for topic in wanted]
+        facts = [_look(admin, t.topic, made=m) for t, m in zip(wanted, made, strict=True)]
+    except KafkaException as error:
+        raise ChannelUnavailable(f"looking at the topics: {error.args[0].str()}") from error
+    orders, dead = facts
+    if dead.message_bytes_max < orders.message_bytes_max + _SPARE_BYTES:
+        raise TopicUnfit(
+            dead.name,
+            f"takes {dead.message_bytes_max:,} bytes, and {orders.name} up to"
+            f" {orders.message_bytes_max:,}: raise its max.message.bytes to at least"
+            f" {orders.message_bytes_max + _SPARE_BYTES:,}, or a large dead letter would stand in"
+            " the way for ever",
+        )
+    return orders, dead
+
+
+def _make(admin: AdminClient, topic: NewTopic) -> bool:
+    """True when it was made, False when it is there already."""
+    future = admin.create_topics([topic], request_timeout=_ASK_S)[topic.topic]
+    try:
+        future.result(_ASK_S)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        if _exists(admin, topic.topic):
+            return False  # somebody else made it, or we may not make any
+        raise
+    return True
+
+
+def _exists(admin: AdminClient, name: str) -> bool:
+    found = admin.list_topics(timeout=_ASK_S).topics.get(name)
+    return found is not None and found.error is None
+
+
+def _until_known(admin: AdminClient, name: str) -> Any:
+    """A topic as the brokers tell it; one that was only just made is not known to all at once."""
+    until = time.monotonic() + _ASK_S
+    while True:
+        found = admin.list_topics(name, timeout=_ASK_S).topics[name]
+        led = all(partition.leader >= 0 for partition in found.partitions.values())
+        if found.error is None and found.partitions and led:
+            return found
+        if time.monotonic() > until:
+            raise KafkaException(found.error or KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+        time.sleep(_POLL_S)
+
+
+def _look(admin: AdminClient, name: str, *, made: bool) -> TopicFacts:
+    found = _until_known(admin, name)
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    config: Any = admin.describe_configs([resource])[resource].result(_ASK_S)
+    copies = min((len(p.replicas) for p in found.partitions.values()), default=0)
+    policy = config["cleanup.policy"].value
+    if "compact" in policy:
+        raise TopicUnfit(
+            name,
+            f"has cleanup.policy {policy}: compaction keeps one message of each buyer and loses the"
+            " others; set it to delete",
+        )
+    facts = TopicFacts(
+        name,
+        len(found.partitions),
+        copies,
+        int(config["min.insync.replicas"].value),
+        int(config["retention.ms"].value),
+        int(config["max.message.bytes"].value),
+        made,
+    )
+    return _with_warnings(facts)
+
+
+def _with_warnings(facts: TopicFacts) -> TopicFacts:
+    warnings: list[str] = []
+    if facts.copies < _COPIES_USUAL:
+        warnings.append(
+            f"{facts.copies} of 3 copies: the loss of a broker's disk loses what no order worker"
+            " has written yet"
+        )
+    elif facts.copies_min < 2:  # noqa: PLR2004  -- one copy besides the leader
+        warnings.append("min.insync.replicas is 1: one broker alone may take a message")
+    if 0 <= facts.retention_ms < _DAY_MS:
+        warnings.append("retention is less than a day: orders that wait longer are lost")
+    return TopicFacts(
+        facts.name, facts.partitions, facts.copies, facts.copies_min, facts.retention_ms,
+        facts.message_bytes_max, facts.made, tuple(warnings),
+    )  # fmt: skip
