@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "seckill"
 LUA = SOURCE / "admission" / "lua"
 SCRIPTS = sorted(p for p in LUA.glob("*.lua") if p.name != "bucket.lua")
+ALL_SCRIPTS = [*SCRIPTS, *sorted((SOURCE / "sentinel" / "redis" / "lua").glob("*.lua"))]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 WRITTEN_BY_HAND = sorted(
     path
@@ -72,7 +73,7 @@ def test_the_statuses_of_the_scripts_are_those_that_python_knows() -> None:
     assert {int(n) for n in explained} == set(in_lua.values())
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("script", ALL_SCRIPTS, ids=lambda p: p.stem)
 def test_every_script_begins_with_its_contract(script: Path) -> None:
     head = head_of(script)
     assert re.match(r"[A-Z][^\n]+", head), "the first line says what it is for"
@@ -90,7 +91,7 @@ def test_every_script_begins_with_its_contract(script: Path) -> None:
     assert "hash tag" in head or explained == {1}
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("script", ALL_SCRIPTS, ids=lambda p: p.stem)
 def test_a_script_touches_only_keys_that_it_was_given(script: Path) -> None:
     """Else it would not run on a cluster."""
     without_keys = {"INFO", "TIME"}

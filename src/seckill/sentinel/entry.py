@@ -50,13 +50,14 @@ _ENDED = EntryState.ENDED
 class _Burden:
     """What few entries have to carry, kept apart so that making the others is cheap."""
 
-    __slots__ = ("held", "occupied", "origin_node", "probes")
+    __slots__ = ("held", "occupied", "origin_node", "probes", "taken")
 
     def __init__(self) -> None:
         self.origin_node: StatisticNode | None = None
         self.occupied = False
         self.held: list[Callable[[], None]] = []
         self.probes: list[Callable[[Entry], None]] = []
+        self.taken: list[Callable[[], None]] = []
 
 
 class Entry:
@@ -353,6 +354,10 @@ class Entry:
         """Have something given back when the entry ends."""
         self._take_up().held.append(give_back)
 
+    def took(self, give_back: Callable[[], None]) -> None:
+        """Have something given back if a later check refuses. Called under the lock."""
+        self._take_up().taken.append(give_back)
+
     def probe(self, give_up: Callable[[Entry], None]) -> None:
         """Make this the probe of a breaker, to be told if a later check refuses after all."""
         self._take_up().probes.append(give_up)
@@ -387,6 +392,9 @@ class Entry:
             for node in self._other_nodes():
                 node.add_block(now_ns, self.count)
             self._abandon_probes()
+            if self._burden is not None:
+                for give_back in self._burden.taken:
+                    give_back()
 
     def _count_complete(self, now_ns: int, rt_ms: int) -> None:
         failed = self.error is not None

@@ -62,11 +62,18 @@ class TokenSource(Protocol):
         """
         ...
 
+    def give_back(self, rule: ClusterRule, count: int, values: tuple[object, ...] = ()) -> None:
+        """Undo an ``acquire`` that was answered OK: a later check refused the call after all.
+
+        Called under the engine's lock, with what ``acquire`` was called with.
+        """
+        ...
+
     def share(self, rule: ClusterRule) -> float:
         """The part of the rule's threshold that is this process's while tokens are unavailable.
 
-        Above 0 and at most 1; with N processes known, 1/N. Then all of them together still keep the
-        threshold.
+        From 0 to 1; with N processes known, about 1/N. The parts of all of them together are at
+        most 1, so that they still keep the threshold.
         """
         ...
 

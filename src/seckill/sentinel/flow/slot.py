@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from seckill.sentinel.errors import FlowException
@@ -180,8 +181,9 @@ class ClusterCheck(ChosenNodeCheck):
         status = TokenStatus.UNAVAILABLE
         if source is not None:
             status = source.acquire(self._asked, entry.count)
-        if status is TokenStatus.OK:
-            return None
+            if status is TokenStatus.OK:
+                entry.took(partial(source.give_back, self._asked, entry.count))
+                return None
         if status is TokenStatus.BLOCKED:
             return self._refuse(entry, now_ns)
         config = self._asked.cluster_config

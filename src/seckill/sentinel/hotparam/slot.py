@@ -109,7 +109,7 @@ class ParamFlowCheck:
             return None
         values = values_of(argument)
         if self._rule.cluster_mode and self._rule.grade == FlowGrade.QPS:
-            status = self._ask_token_source(entry.count, tuple(values))
+            status = self._ask_token_source(entry, tuple(values))
             if status is TokenStatus.OK:
                 return None
             if status is TokenStatus.BLOCKED:
@@ -135,12 +135,14 @@ class ParamFlowCheck:
     def _threshold(self, key: Hashable) -> int:
         return self._special.get(key, self._count) if self._special else self._count
 
-    def _ask_token_source(self, count: int, values: tuple[object, ...]) -> TokenStatus:
+    def _ask_token_source(self, entry: Entry, values: tuple[object, ...]) -> TokenStatus:
         """OK, BLOCKED, or UNAVAILABLE, which means: check locally."""
         source = self._manager.token_source
         status = TokenStatus.UNAVAILABLE
         if source is not None:
-            status = source.acquire(self._rule, count, values)
+            status = source.acquire(self._rule, entry.count, values)
+            if status is TokenStatus.OK:
+                entry.took(partial(source.give_back, self._rule, entry.count, values))
         if status is not TokenStatus.UNAVAILABLE:
             return status
         config = self._rule.cluster_config
