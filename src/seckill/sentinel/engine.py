@@ -22,6 +22,7 @@ from seckill.sentinel.clock import SystemClock
 from seckill.sentinel.context import Context
 from seckill.sentinel.decorator import sentinel_resource
 from seckill.sentinel.entry import Entry
+from seckill.sentinel.errors import RuleConflict
 from seckill.sentinel.flow.manager import FlowRuleManager
 from seckill.sentinel.flow.slot import FlowSlot
 from seckill.sentinel.hotparam.manager import ParamFlowRuleManager
@@ -364,16 +365,22 @@ class Sentinel:
             What was done, rule by rule; bad rules are named and the others taken.
 
         Raises:
+            RuleConflict: the store says that another changed them since ``change.made_from``; the
+                old rules stay.
             RuleDocumentError: the document cannot be read at all; the old rules stay.
             ValueError: no kind of rules is called so.
         """
         parsed = parse_rules(kind, document)
         with self._rule_lock:
+            before = self.dump_rules(parsed.kind)
             report = self._load(parsed)
             if self._rule_store is None or not report.applied:
                 return report
             try:
                 self._rule_store.save(report.kind, self.dump_rules(report.kind), change)
+            except RuleConflict:
+                self._load(parse_rules(parsed.kind, before))
+                raise
             except Exception as error:  # noqa: BLE001  whatever a store raises, the rules are in force
                 self.note_internal_error(error)
                 return replace(report, saved=False)

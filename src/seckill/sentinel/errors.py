@@ -11,7 +11,8 @@
     │   └── ParamFlowException      by a hot-parameter rule
     └── SentinelError               something is wrong with the use of the engine
         ├── ErrorEntryFreeException an entry was ended twice, or not in turn
-        └── RuleDocumentError       a rule document cannot be read at all
+        ├── RuleDocumentError       a rule document cannot be read at all
+        └── RuleConflict            somebody else changed the rules first; look, and try again
 
 The names are Sentinel's. ``Sentinel.try_entry`` returns a ``BlockException`` as a value; ``with``
 raises the same object. It carries what the decision saw, so an operator can tell why.
@@ -143,3 +144,22 @@ class RuleDocumentError(SentinelError):
         super().__init__(f"{field}: {reason}")
         self.field = field
         self.reason = reason
+
+
+class RuleConflict(SentinelError):  # noqa: N818  reads as what it is
+    """Rules were changed since the version that a change was made from. Nothing was changed.
+
+    Attributes:
+        kind: which rules.
+        made_from: the version that the change was made from; 0 is none.
+        head: the version in force; 0 is none.
+    """
+
+    def __init__(self, kind: str, made_from: int, head: int, who: str) -> None:
+        super().__init__(
+            f"the {kind} rules were changed by {who or 'somebody'} since version {made_from}: "
+            f"version {head} is in force. Look at it, and make the change again from there"
+        )
+        self.kind = kind
+        self.made_from = made_from
+        self.head = head

@@ -22,10 +22,13 @@ class Change:
     Attributes:
         who: a person or a program, as far as it is known.
         why: in words.
+        made_from: the number of the version that the person looked at; 0 stands for none. A store
+            refuses the change if another is in force by now. None: replace whatever is there.
     """
 
     who: str = ""
     why: str = ""
+    made_from: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "who", _one_line(self.who, WHO_LENGTH_MAX))
@@ -43,6 +46,8 @@ class RuleStore(Protocol):
         """Keep a document in place of the one before, at once or not at all.
 
         Raises:
+            RuleConflict: the change was made from a version that is no longer in force. The engine
+                puts the rules back that it had.
             Exception: it could not be kept. The rules are in force all the same, and the report
                 says so.
         """

@@ -30,11 +30,7 @@ async def main() -> None:
     )
     config = ClusterConfig(flow_id=1, threshold_type=ThresholdType.GLOBAL)
     sentinel.flow.load(
-        [
-            FlowRule(
-                resource="r", count=order["count"], cluster_mode=True, cluster_config=config
-            )
-        ]
+        [FlowRule(resource="r", count=order["count"], cluster_mode=True, cluster_config=config)]
     )
     running = asyncio.create_task(source.run())
     while source.status().workers < order["workers"] or not source.status().in_contact:
@@ -58,7 +54,17 @@ async def main() -> None:
     running.cancel()
     await asyncio.wait([running])
     await client.aclose()
-    sys.stdout.write(json.dumps({"passed_us": passed, "offered": offered, "faults": sentinel.alarms.internal_errors, "exchanges": source.status().exchanges}) + "\n")
+    sys.stdout.write(
+        json.dumps(
+            {
+                "passed_us": passed,
+                "offered": offered,
+                "faults": sentinel.alarms.internal_errors,
+                "exchanges": source.status().exchanges,
+            }
+        )
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -54,8 +54,3 @@ class SentinelKeys:
     def rules(self, kind: str) -> str:
         """Hash; the versions of the rules of one kind, by number (lua/save_rules.lua)."""
         return f"{self._base}rules:{kind}"
-
-    @property
-    def rules_changed(self) -> str:
-        """Channel; the kind of rules that were saved just now."""
-        return f"{self._base}rules-changed"

@@ -6,9 +6,11 @@
     └── RuleStoreError
         ├── RuleStoreDamaged    rules were kept, and none of them can be read any more
         ├── RuleStoreBusy       another process holds the store; safe to try again
+        ├── RuleStoreAway       the service that keeps the rules does not answer; safe to try again
         └── NothingToUndo       there is no earlier version to go back to
 
-Besides these a store raises the ``OSError`` of a disk that is full or cannot be written.
+Besides these a store raises ``seckill.sentinel.errors.RuleConflict``, and the ``OSError`` of a disk
+that is full or cannot be written.
 """
 
 from __future__ import annotations
@@ -34,3 +36,10 @@ class RuleStoreBusy(RuleStoreError):  # noqa: N818  as above
 
 class NothingToUndo(RuleStoreError):  # noqa: N818  as above
     """There is no earlier version to go back to, or not any more."""
+
+
+class RuleStoreAway(RuleStoreError):  # noqa: N818  as above
+    """The service that keeps the rules does not answer, or refuses.
+
+    Whether a change that was under way has been kept is not known; saving the same again is safe.
+    """

@@ -26,29 +26,32 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from seckill.sentinel.rule_store import NOBODY
-from seckill.sentinel.rules import DOCUMENT_BYTES_MAX, KINDS, kind_named
-from seckill.sentinel.stores.errors import NothingToUndo, RuleStoreBusy, RuleStoreDamaged
-from seckill.sentinel.stores.rule_files import kind_of_file
-from seckill.sentinel.stores.version import RuleVersion, Unreadable, read_version, write_version
+from seckill.sentinel.rule_store import NOBODY, Change
+from seckill.sentinel.rules import KINDS, kind_named
+from seckill.sentinel.stores.errors import RuleStoreBusy, RuleStoreDamaged
+from seckill.sentinel.stores.history import (
+    HISTORY_COUNT_MAX,
+    check_history_count,
+    refuse_conflict,
+    undone,
+)
+from seckill.sentinel.stores.rule_files import Seeds
+from seckill.sentinel.stores.version import (
+    FILE_BYTES_MAX,
+    RuleVersion,
+    Unreadable,
+    read_version,
+    write_version,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    from seckill.sentinel.rule_store import Change
-
-HISTORY_COUNT_MAX: Final = 50
-"""Versions of one kind that are kept."""
-
-FILE_BYTES_MAX: Final = 8 * DOCUMENT_BYTES_MAX
-"""A version's file is its rules written wide; what is larger was not written by us."""
 
 LOCK_WAIT_S: Final = 5.0
 LOCK_RETRY_S: Final = 0.01
 READ_TRIES_MAX: Final = 5
 DAMAGED: Final = ".damaged"
 TEMPORARY: Final = ".tmp"
-EMPTY: Final = "[]"
 
 _VERSION_NAME: Final = re.compile(r"(\d{8,15})\.json")
 _KEPT_NAME: Final = re.compile(rf"(\d{{8,15}})\.json(?:{re.escape(DAMAGED)}(?:\.\d+)?)?")
@@ -62,11 +65,11 @@ class FileRuleStore:
         folder: where; made if need be.
         seeds: rule files of other programs. Each counts for its kind for as long as nothing has
             been saved; its name says which kind it has (``kind_of_file``).
-        history_count_max: versions of a kind that are kept, at least 2.
+        history_count_max: versions of a kind that are kept, 2 to 1,000.
         now_ms: what stands in a version as its time.
 
     Raises:
-        ValueError: fewer than 2 versions are to be kept, or a seed's name speaks of no kind.
+        ValueError: too few or too many versions are to be kept, or a seed's name speaks of no kind.
         OSError: the folder cannot be made.
     """
 
@@ -78,11 +81,9 @@ class FileRuleStore:
         history_count_max: int = HISTORY_COUNT_MAX,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        if history_count_max < 2:  # noqa: PLR2004  the one in force, and the one to go back to
-            raise ValueError(f"at least 2 versions must be kept, not {history_count_max}")
         self._folder = Path(folder)
-        self._seeds = {kind_of_file(seed): Path(seed) for seed in seeds}
-        self._history_count_max = history_count_max
+        self._seeds = Seeds(seeds)
+        self._history_count_max = check_history_count(history_count_max)
         self._now_ms = now_ms
         for kind in KINDS:
             (self._folder / kind).mkdir(parents=True, exist_ok=True)
@@ -101,14 +102,7 @@ class FileRuleStore:
         """
         name = kind_named(kind)
         head = self.head(name)
-        if head is not None:
-            return head.document
-        seed = self._seeds.get(name)
-        if seed is None:
-            return None
-        # One byte more than may be, so that what is too large is refused by whoever reads rules.
-        with seed.open("rb") as file:
-            return file.read(DOCUMENT_BYTES_MAX + 1).decode()
+        return self._seeds.load(name) if head is None else head.document
 
     def head(self, kind: str) -> RuleVersion | None:
         """The version in force; None if nothing has been saved yet.
@@ -161,6 +155,7 @@ class FileRuleStore:
         """Keep rules as a new version. On return they are on the disk.
 
         Raises:
+            RuleConflict: they were made from a version that is no longer in force.
             RuleStoreBusy: another process is writing for too long.
             OSError: the disk is full, or cannot be written.
             ValueError: the document is not a JSON list, or no kind of rules is called so.
@@ -181,6 +176,7 @@ class FileRuleStore:
 
         Raises:
             NothingToUndo: there is nothing before, or ``to`` is not kept (any more).
+            RuleConflict: the undo was meant for a version that is no longer in force.
             RuleStoreBusy: another process is writing for too long.
             OSError: the disk is full, or cannot be written.
             ValueError: no kind of rules is called so.
@@ -188,48 +184,54 @@ class FileRuleStore:
         name = kind_named(kind)
         with self._writing():
             kept = {version.number: version for version in self.history(name)}
-            if not kept:
-                raise NothingToUndo(f"no {name} rules have been saved")
-            head = kept[max(kept)]
-            target = self._before(head, kept) if to is None else to
-            if target == 0 and to is None:
-                return self._append(name, EMPTY, change, restores=0)
-            if target not in kept:
-                raise NothingToUndo(
-                    f"version {target} of the {name} rules is not kept; there are {sorted(kept)}"
-                )
-            found = kept[target]
-            return self._append(name, found.document, change, restores=found.stands_for)
+            document, restores = undone(name, kept, to)
+            return self._append(name, document, change, restores=restores)
 
-    @staticmethod
-    def _before(head: RuleVersion, kept: dict[int, RuleVersion]) -> int:
-        """The version whose rules were in force before the head's were; 0 is before the first."""
-        # An undo stands for an earlier version: what was before that is where the next one goes.
-        current = head.stands_for
-        earlier = [number for number in kept if number < current]
-        if earlier:
-            return max(earlier)
-        if current == 1:
-            return 0
-        raise NothingToUndo(f"nothing before version {current} of the {head.kind} rules is kept")
+    def adopt(self, kind: str, versions: Iterable[RuleVersion]) -> int:
+        """Keep versions of another store under their own numbers, if they are newer than all here.
+
+        Returns:
+            How many were.
+
+        Raises:
+            RuleStoreBusy: another process is writing for too long.
+            OSError: the disk is full, or cannot be written.
+            ValueError: no kind of rules is called so.
+        """
+        name = kind_named(kind)
+        adopted = 0
+        with self._writing():
+            for version in sorted(versions, key=lambda one: one.number):
+                if version.number > self._last_number_ever(name):
+                    self._write(version)
+                    adopted += 1
+            self._trim(name)
+        return adopted
 
     def _append(
         self, kind: str, document: str, change: Change, *, restores: int | None
     ) -> RuleVersion:
-        folder = self._folder / kind
-        for left in folder.glob(f"*{TEMPORARY}"):
-            # Whoever wrote it was killed: we hold the lock.
-            left.unlink(missing_ok=True)
+        if change.made_from is not None:
+            refuse_conflict(kind, change, self.head(kind))
         version = RuleVersion(
             kind=kind,
             number=self._last_number_ever(kind) + 1,
             at_ms=self._now_ms(),
-            change=change,
+            change=Change(change.who, change.why),
             document=document,
             restores=restores,
         )
+        self._write(version)
+        self._trim(kind)
+        return version
+
+    def _write(self, version: RuleVersion) -> None:
+        folder = self._folder / version.kind
+        for left in folder.glob(f"*{TEMPORARY}"):
+            # Whoever wrote it was killed: we hold the lock.
+            left.unlink(missing_ok=True)
         raw = write_version(version)
-        target = self._path(kind, version.number)
+        target = self._path(version.kind, version.number)
         temporary = target.with_suffix(TEMPORARY)
         try:
             with temporary.open("xb") as file:
@@ -242,8 +244,6 @@ class FileRuleStore:
                 temporary.unlink(missing_ok=True)
             raise
         _sync_folder(folder)
-        self._trim(kind)
-        return version
 
     def _trim(self, kind: str) -> None:
         for number in self._numbers(kind)[: -self._history_count_max]:

@@ -9,9 +9,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from seckill.sentinel.rule_store import Change
+from seckill.sentinel.rules import DOCUMENT_BYTES_MAX
 
 FORMAT: Final = 1
 MS_PER_S: Final = 1000
+FILE_BYTES_MAX: Final = 8 * DOCUMENT_BYTES_MAX
+"""A version's file is its rules written wide; what is larger was not written by us."""
 
 
 class Unreadable(ValueError):  # noqa: N818  reads as what it is
