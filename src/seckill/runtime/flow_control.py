@@ -92,6 +92,9 @@ class WorkerShare:
         """See TokenSource."""
         return TokenStatus.UNAVAILABLE
 
+    def give_back(self, _rule: ClusterRule, _count: int, _values: tuple[object, ...] = ()) -> None:
+        """See TokenSource: nothing was taken."""
+
     def share(self, _rule: ClusterRule) -> float:
         """See TokenSource."""
         return 1 / self._workers

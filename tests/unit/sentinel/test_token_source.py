@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,9 @@ import pytest
 from seckill.sentinel import (
     BlockException,
     ClusterConfig,
+    DegradeException,
+    DegradeGrade,
+    DegradeRule,
     Entry,
     FlowRule,
     ParamFlowRule,
@@ -162,3 +166,53 @@ def test_a_source_that_breaks_does_not_stop_the_caller(benches: Callable[..., Be
     it.sentinel.flow.load([rule(GLOBAL)])
     assert it.passes_one()
     assert it.sentinel.alarms.internal_errors == 1
+
+
+def value_rule(config: Any, **more: Any) -> Any:
+    return ParamFlowRule(
+        resource="r", param_idx=0, cluster_mode=True, cluster_config=config, **more
+    )
+
+
+def test_c44_without_tokens_a_value_has_its_share_too(benches: Callable[..., Bench]) -> None:
+    passed = 0
+    for _ in range(4):
+        source = Leases(workers=4)
+        source.connected = False
+        it = benches(token_source=source, settings=Settings(cluster_fallback="share"))
+        it.sentinel.param_flow.load([value_rule(GLOBAL, count=12, burst_count=5)])
+        passed += sum(isinstance(it.sentinel.try_entry("r", "a"), Entry) for _ in range(20))
+    assert passed == 12, "neither the threshold nor the burst is multiplied"
+
+
+def test_a_token_that_a_breaker_made_useless_is_given_back(benches: Callable[..., Bench]) -> None:
+    source = Leases(tokens=3)
+    it = benches(token_source=source)
+    it.sentinel.flow.load([rule(GLOBAL)])
+    it.sentinel.param_flow.load([value_rule(ClusterConfig(flow_id=2), count=5)])
+    it.sentinel.degrade.load(
+        [
+            DegradeRule(
+                resource="r", grade=DegradeGrade.ERROR_COUNT, count=0, min_request_amount=1,
+                time_window=10,
+            )
+        ]
+    )  # fmt: skip
+    entry = it.enter("r")
+    entry.set_error(ValueError())
+    entry.exit()
+    assert source.tokens == 2
+    assert isinstance(it.refusal("r", "a"), DegradeException)
+    assert source.asked[-2:] == [("a",), ()], "both rules were asked"
+    assert source.tokens == 2
+
+
+def test_a_token_of_a_call_that_was_let_in_is_not_given_back_when_it_is_cancelled(
+    benches: Callable[..., Bench],
+) -> None:
+    source = Leases(tokens=3)
+    it = benches(token_source=source)
+    it.sentinel.flow.load([rule(GLOBAL)])
+    with pytest.raises(asyncio.CancelledError), it.sentinel.entry("r"):
+        raise asyncio.CancelledError
+    assert source.tokens == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from seckill.sentinel.clock import NANOSECONDS_PER_MS
@@ -50,15 +51,24 @@ class ParamFlowRuleManager(RuleManager[ParamFlowRule]):
         super().__init__(settings=settings, lock=lock, changed=changed)
         self.settings = settings
         self.token_source = token_source
-        self._limiters: dict[tuple[ParamFlowRule, str], ValueLimiter] = {}
+        self._limiters: dict[tuple[ParamFlowRule, str, bool], ValueLimiter] = {}
         self._in_flight: dict[tuple[str, int], ValuesInFlight] = {}
         self._places: dict[tuple[str, int], ArgumentPlace] = {}
 
-    def limiter_for(self, rule: ParamFlowRule, resource: str) -> ValueLimiter:
-        """The controller of a rule at one resource, made if need be."""
+    def limiter_for(
+        self, rule: ParamFlowRule, resource: str, *, shared: bool = False
+    ) -> ValueLimiter:
+        """The controller of a rule at one resource, made if need be.
+
+        Args:
+            rule: the rule.
+            resource: the resource.
+            shared: for this process's share of the thresholds. A burst is not shared out: it would
+                be let in by each process.
+        """
         if rule.grade == FlowGrade.THREAD:
             return self.in_flight_for(resource, rule.param_idx)
-        key = (rule, resource)
+        key = (rule, resource, shared)
         limiter = self._limiters.get(key)
         if limiter is None:
             most = min(VALUE_COUNT_BASE * rule.duration_in_sec, self.settings.hot_value_count_max)
@@ -66,7 +76,7 @@ class ParamFlowRuleManager(RuleManager[ParamFlowRule]):
                 in_ns = self.settings.differs(Difference.HOT_PARAMETER_NANOSECONDS)
                 limiter = ValuePacing(rule, most, 1 if in_ns else NANOSECONDS_PER_MS)
             else:
-                limiter = TokenBuckets(rule, most)
+                limiter = TokenBuckets(replace(rule, burst_count=0) if shared else rule, most)
             self._limiters[key] = limiter
         return limiter
 

@@ -11,7 +11,7 @@ from seckill.sentinel.hotparam.limiter import BLOCKED
 from seckill.sentinel.settings import Difference
 from seckill.sentinel.slot import NO_LINKS, Links, SlotOrder
 from seckill.sentinel.token_source import TokenStatus
-from seckill.sentinel.words import FlowGrade
+from seckill.sentinel.words import FlowGrade, ThresholdType
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -81,6 +81,7 @@ class ParamFlowCheck:
 
     __slots__ = (
         "_count",
+        "_is_shared",
         "_limiter",
         "_manager",
         "_place",
@@ -96,7 +97,9 @@ class ParamFlowCheck:
         self._rule = rule
         self._resource = resource
         self._manager = manager
-        self._limiter = manager.limiter_for(rule, resource.name)
+        config = rule.cluster_config if rule.cluster_mode else None
+        self._is_shared = config is not None and config.threshold_type == ThresholdType.GLOBAL
+        self._limiter = manager.limiter_for(rule, resource.name, shared=self._is_shared)
         self._special = manager.thresholds(rule)
         self._count = int(rule.count)
         self._place = manager.place_for(resource.name, rule.param_idx)
@@ -108,12 +111,14 @@ class ParamFlowCheck:
         if argument is None:
             return None
         values = values_of(argument)
+        share = 1.0
         if self._rule.cluster_mode and self._rule.grade == FlowGrade.QPS:
             status = self._ask_token_source(entry, tuple(values))
             if status is TokenStatus.OK:
                 return None
             if status is TokenStatus.BLOCKED:
                 return self._refuse(argument, self._rule.count, self._rule.count)
+            share = self._share()
         longest_ns = 0
         for value in values:
             if value is None:
@@ -125,12 +130,19 @@ class ParamFlowCheck:
                     return self._refuse(value, 0, self._count)
                 break
             key = key_of(value)
-            threshold = self._threshold(key)
+            threshold = int(self._threshold(key) * share)
             outcome = self._limiter.decide(entry, key, threshold, now_ns)
             if outcome == BLOCKED:
                 return self._refuse(value, self._limiter.measured(key), threshold)
             longest_ns = max(longest_ns, outcome)
         return longest_ns or None
+
+    def _share(self) -> float:
+        """This process's part of a threshold that is meant for all of them together."""
+        source = self._manager.token_source
+        if source is None or not self._is_shared:
+            return 1.0
+        return min(max(source.share(self._rule), 0.0), 1.0)
 
     def _threshold(self, key: Hashable) -> int:
         return self._special.get(key, self._count) if self._special else self._count

@@ -326,6 +326,8 @@ class LeaseBook:
 
     def _share(self, rule: ClusterRule) -> float:
         workers = self._workers
+        if self._contact_ns is None and self._expected is None:
+            return 0.0
         units = math.floor(rule.count + ROUNDING)
         if not units:
             return 1 / workers
