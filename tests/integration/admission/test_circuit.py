@@ -76,9 +76,6 @@ async def test_a_redis_that_hangs_is_answered_503_at_once_and_a_probe_finds_it_w
             else:  # a probe, a second later
                 assert (await decision).outcome is Outcome.UNDECIDED
             assert time.monotonic() - began < 20
-        assert (
-            sentinel.node(REDIS_RESOURCE).minute(sentinel.clock.now_ns()).blocked >= refused_before
-        )  # type: ignore[union-attr]
         own_redis.thaw()
 
         async def admits_again() -> bool:
