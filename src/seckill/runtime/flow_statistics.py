@@ -143,8 +143,9 @@ class PublishedStatistics:
         return (await self._latest()).machine
 
     async def finished_seconds(self, after_ms: int) -> list[MetricRow]:
-        """See StatisticsSource."""
-        return [row for row in (await self._latest()).seconds if row.at_ms > after_ms]
+        """See StatisticsSource. What is over stays true, however long ago it was told."""
+        snapshot = await asyncio.to_thread(self._read)
+        return [] if snapshot is None else [r for r in snapshot.seconds if r.at_ms > after_ms]
 
     async def _latest(self) -> Snapshot:
         """The numbers, read again if they are new.

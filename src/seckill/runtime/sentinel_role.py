@@ -36,8 +36,9 @@ __all__ = ["command_address", "run_sentinel"]
 _LOG: Final = structlog.get_logger(__name__)
 
 _AGAIN_S: Final = 5.0
-_SETTLE_S: Final = 2
-"""A second is written so long after its end: by then every process has told of it."""
+_SETTLE_S: Final = 5
+"""A second is written so long after its end: by then every process has told of it, a busy one too.
+The dashboard has it earlier, from memory."""
 
 
 def run_sentinel(settings: Settings, slot: int) -> None:
@@ -72,6 +73,7 @@ async def _sentinel(
     sentinel = make_sentinel(store)
     switch = FlowSwitch(settings.data)
     switch.set(enabled=True)
+    _address_file(settings.data).unlink(missing_ok=True)
     for slot in range(settings.workers):
         # What an earlier run told last; who runs tells again within a second.
         statistics_file(settings.data, slot).unlink(missing_ok=True)

@@ -79,6 +79,7 @@ async def test_numbers_of_a_process_that_is_gone_are_not_shown(tmp_path: Path) -
     clock.advance_ms(3_001)
     with pytest.raises(NumbersMissing):
         await read.resources()
+    assert await read.finished_seconds(0) == [], "the running second was not over"
     await StatisticsPublisher(sentinel, path).publish()
     assert await read.resources()
 

@@ -1,0 +1,214 @@
+"""Flow control of the running service: rules from the command line and from a dashboard's port."""
+
+import http.client
+import json
+import re
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from seckill.runtime.data_dir import DataDir
+from seckill.runtime.flow_control import make_sentinel, open_rules
+from seckill.sentinel import Change
+from services.seckill_service import SeckillService, wait_until
+
+QPS = 1_000
+WORKERS = 2
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeckillService]:
+    """A service of two web processes with a command port, on a free one."""
+    service = SeckillService(
+        tmp_path_factory.mktemp("flow") / "data",
+        "--workers",
+        str(WORKERS),
+        environment={"SECKILL_SENTINEL_BIND": "127.0.0.1:0"},
+    ).start()
+    service.cli("sale", "create", "tea", "--stock", "100000", "--limit", "100")
+    yield service
+    assert service.stop() == 0, service.log()
+
+
+@pytest.fixture
+def service(guarded: SeckillService) -> Iterator[SeckillService]:
+    """The same without flow rules, before and after."""
+    yield guarded
+    set_rules(guarded, "flow", [])
+    obeyed(guarded, 202)
+
+
+def set_rules(service: SeckillService, kind: str, rules: list[dict[str, object]]) -> None:
+    """What `seckill rules set` does, in this process: cheaper than a command."""
+    sentinel = make_sentinel(open_rules(DataDir(service.data_dir)))
+    report = sentinel.load_rules(kind, json.dumps(rules), Change("ops", "a test"))
+    assert report.saved
+    assert not report.refused
+
+
+def command(service: SeckillService, name: str, **parameters: str) -> str:
+    """Ask the command port as a dashboard does."""
+    port_file = service.data_dir / "run" / "flow" / "command-port"
+    wait_until("commands are taken", port_file.exists)
+    request = urllib.request.Request(
+        f"http://{port_file.read_text()}/{name}",
+        data=urllib.parse.urlencode(parameters).encode() or None,
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+        return str(answer.read().decode())
+
+
+def posts(service: SeckillService, times: int) -> list[int]:
+    """Statuses of posts, each on a connection of its own, so that every web process is asked."""
+    return [post(service, number) for number in range(times)]
+
+
+def post(service: SeckillService, number: int) -> int:
+    """The status of one post; asked again when the process that had taken it is killed."""
+    deadline = time.monotonic() + 60
+    while True:
+        connection = http.client.HTTPConnection(service.bind, timeout=60)
+        try:
+            connection.request("POST", f"/seckill/tea?userId=u{number}")
+            return connection.getresponse().status
+        except (ConnectionError, http.client.HTTPException):
+            assert time.monotonic() < deadline, "nobody answers"
+        finally:
+            connection.close()
+
+
+def obeyed(service: SeckillService, status: int, within_s: float = 10.0) -> float:
+    """Wait until every web process answers so; returns after how long it did."""
+    began = time.monotonic()
+    while set(posts(service, 16)) != {status}:
+        assert time.monotonic() - began < within_s, f"not all answer {status}"
+    return time.monotonic() - began
+
+
+def metric(service: SeckillService, name: str) -> float:
+    with urllib.request.urlopen(f"{service.url}/metrics", timeout=10) as answer:  # noqa: S310
+        page = answer.read().decode()
+    found = re.search(rf"^{re.escape(name)} (\S+)$", page, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def seconds_of(service: SeckillService, resource: str, since_ms: int) -> list[dict[str, int]]:
+    """What a dashboard's chart shows: one line for each second of the whole host."""
+    lines = command(service, "metric", startTime=str(since_ms), identity=resource).splitlines()
+    found = []
+    for line in lines:
+        at_ms, _, passed, blocked, *_ = line.split("|")
+        found.append({"at_ms": int(at_ms), "passed": int(passed), "blocked": int(blocked)})
+    return found
+
+
+@pytest.mark.timeout(120)
+def test_the_articles_rush_behind_a_gate_of_a_thousand_a_second(service: SeckillService) -> None:
+    """10,000 buyers at once: a thousand a second over all processes, the rest 429, 100 sold.
+
+    A buyer who reads 429 comes back three times, after as long as Retry-After says.
+    """
+    set_rules(service, "flow", [{"resource": "seckill-jk", "count": QPS}])
+    time.sleep(1)
+    began_ms = int(time.time() * 1000)
+    done = service.cli(
+        "stress", "--buyers", "10000", "--clicks", "1", "--stock", "100", "--json", check=False
+    )
+    report: dict[str, Any] = json.loads(done.stdout)
+    failed = [check for check in report["checks"] if not check["ok"]]
+    assert done.returncode == 0, (failed, report["anomalies"], done.stderr)
+    answers = {int(status): count for status, count in report["answers_by_status"].items()}
+    asked = sum(answers.values())
+    assert asked >= 10_000
+    assert answers[202] == report["units_won"] == 100
+    assert report["audit"]["ok"]
+    wait_until(
+        "every second is told",
+        lambda: (
+            sum(
+                second["passed"] + second["blocked"]
+                for second in seconds_of(service, "seckill-jk", began_ms)
+            )
+            >= 10_000
+        ),
+    )
+    seconds = seconds_of(service, "seckill-jk", began_ms)
+    print(f"article behind {QPS}/s: {seconds}, {answers}")  # noqa: T201  -- a measurement, for `-s`
+    assert max(second["passed"] for second in seconds) <= bound()
+    assert sum(second["blocked"] for second in seconds) == answers[429] > 0
+
+
+def bound() -> int:
+    """What may pass in one second: the threshold, shared out among the web processes."""
+    return QPS
+
+
+def test_a_rule_from_a_dashboard_is_obeyed_by_every_process_within_two_seconds(
+    service: SeckillService,
+) -> None:
+    assert set(posts(service, 16)) == {202}
+    blocks = 'seckill_flow_blocks_total{by="flow",resource="seckill-jk"}'
+    before = metric(service, blocks)
+    rule = [{"resource": "seckill-jk", "count": 0, "app": "seckill", "ip": "127.0.0.1"}]
+    assert command(service, "setRules", type="flow", data=json.dumps(rule)) == "success"
+    assert obeyed(service, 429, within_s=2) < 2
+    assert metric(service, blocks) >= before + 16
+    assert json.loads(command(service, "getRules", type="flow"))[0]["count"] == 0
+    last = service.cli_json("rules", "history", "flow")[-1]
+    assert last["who"].startswith("command port, from 127.0.0.1")
+    service.cli("rules", "undo", "flow", "--why", "sell on")
+    assert obeyed(service, 202, within_s=2) < 2
+
+
+def test_the_host_is_one_machine_and_its_tree_the_sum_of_the_processes(
+    service: SeckillService,
+) -> None:
+    began_ms = int(time.time() * 1000)
+    assert posts(service, 40) == [202] * 40
+
+    def told() -> bool:
+        seconds = seconds_of(service, "seckill-jk", began_ms - 1_000)
+        return sum(second["passed"] for second in seconds) >= 40
+
+    wait_until("the chart shows all 40", told)
+    names = {one["resource"] for one in json.loads(command(service, "jsonTree"))}
+    assert {"machine-root", "web", "seckill-jk", "seckill-redis"} <= names
+    assert command(service, "getSwitch") == "Sentinel switch value: true"
+
+
+def test_the_switch_of_a_dashboard_reaches_every_process(service: SeckillService) -> None:
+    set_rules(service, "flow", [{"resource": "seckill-jk", "count": 0}])
+    obeyed(service, 429)
+    command(service, "setSwitch", value="false")
+    obeyed(service, 202)
+    command(service, "setSwitch", value="true")
+    obeyed(service, 429)
+
+
+@pytest.mark.timeout(90)
+def test_c43_killed_processes_obey_from_their_first_request_and_so_does_the_next_start(
+    service: SeckillService,
+) -> None:
+    set_rules(service, "flow", [{"resource": "seckill-jk", "count": 0}])
+    obeyed(service, 429)
+    killed = {service.kill("web", which) for which in range(WORKERS)} - {0}
+    # The sockets stay open: whoever is started again answers, and nobody is let in meanwhile.
+    assert set(posts(service, 20)) == {429}
+    wait_until("they are back", lambda: service.healthy() and not killed & set(service.pids("web")))
+    assert set(posts(service, 20)) == {429}
+    service.kill_supervisor()
+    service.start()
+    assert set(posts(service, 20)) == {429}
+    assert service.cli_json("rules", "history", "flow")[-1]["who"] == "ops"
+
+
+def test_a_dead_command_port_is_no_matter_to_a_buyer(service: SeckillService) -> None:
+    (pid,) = service.pids("sentinel")
+    assert service.kill("sentinel") == pid
+    assert set(posts(service, 8)) == {202}
+    wait_until("it is back", lambda: service.healthy() and service.pids("sentinel") != [pid])
+    assert command(service, "version")
