@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,18 @@ from seckill.admission.catalogue import publish
 from seckill.admission.circuit import Circuit
 from seckill.admission.decision import Decision
 from seckill.admission.durability import Barrier
-from seckill.admission.fence import CurrentEpoch, EpochState, FenceKeeper, RebuildPlan
+from seckill.admission.fence import FenceKeeper
+from seckill.admission.fence_ports import (
+    CurrentEpoch,
+    EpochState,
+    Fence,
+    RebuildPlan,
+    Recovered,
+    Reopening,
+    ReportedMark,
+)
 from seckill.admission.gate import AdmissionGate
+from seckill.admission.judging import Folder, Patience
 from seckill.admission.keys import Keys
 from seckill.admission.marks import MarkWriter
 from seckill.admission.redis_client import connect
@@ -35,6 +45,7 @@ from seckill.domain.reservation import BucketId, Place
 from seckill.domain.sale import Sale
 from seckill.pipeline.errors import EventRefused, LedgerAway
 from seckill.pipeline.outbox import read_entry
+from seckill.pipeline.outbox_log import OutboxLog
 from seckill.pipeline.ports import PendingRelease, PendingStockChange, WriteReport
 
 __all__ = [
@@ -221,6 +232,12 @@ class MemoryFenceLedger:
     written: dict[tuple[BucketId, int], dict[int, BucketEvent]] = field(default_factory=dict)
     valid_to: dict[tuple[BucketId, int], int] = field(default_factory=dict)
     folders: list[str] = field(default_factory=list)
+    reported: dict[tuple[str, BucketId, int], ReportedMark] = field(default_factory=dict)
+    left: set[str] = field(default_factory=set)
+    silent_ms: float = 0
+    fences: dict[BucketId, Fence] = field(default_factory=dict)
+    statements: list[Reopening] = field(default_factory=list)
+    lost: list[Place] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for sale in self.held_sales:
@@ -229,15 +246,26 @@ class MemoryFenceLedger:
                 bucket_id, 1, EpochState.OPENING, sale.stock_units, by_rebuild=False
             )
 
-    def keeper(self, redis: Redis, keys: Keys, marks_folder: Path) -> FenceKeeper:
+    def keeper(
+        self,
+        redis: Redis,
+        keys: Keys,
+        marks_folder: Path,
+        *,
+        patience: Patience | None = None,
+        withhold: bool = False,
+    ) -> FenceKeeper:
         return FenceKeeper(
             redis=redis,
             buckets=Buckets(redis, Scripts(redis), keys),
             keys=keys,
             ledger=self,
+            channel=OutboxLog(redis, keys),
             marks_folder=marks_folder,
             ids=ReservationIds(ID_KEY),
             clock=SystemClock(),
+            patience=patience,
+            withhold=withhold,
         )
 
     async def take_outbox(self, redis: Redis, keys: Keys, bucket_id: BucketId = BUCKET) -> None:
@@ -261,8 +289,90 @@ class MemoryFenceLedger:
         self.epochs[bucket_id] = replace(self.epochs[bucket_id], begun=True)
         return first
 
-    async def mark_folders(self, bucket_id: BucketId, epoch: int) -> list[str]:  # noqa: ARG002  -- the port asks for it
-        return self.folders
+    async def mark_folders(self, bucket_id: BucketId, epoch: int) -> list[Folder]:
+        found = []
+        for name in self.folders:
+            mark = self.reported.get((name, bucket_id, epoch))
+            found.append(
+                Folder(
+                    name,
+                    f"host-of-{name[:6]}",
+                    seq=mark.seq if mark else 0,
+                    answered=mark is not None and mark.answered,
+                    left=name in self.left,
+                    silent_ms=self.silent_ms,
+                )
+            )
+        return found
+
+    async def marked_epochs(self, bucket_id: BucketId) -> dict[int, int]:
+        highest: dict[int, int] = {}
+        for (_, where, epoch), mark in self.reported.items():
+            if where == bucket_id:
+                highest[epoch] = max(mark.seq, highest.get(epoch, 0))
+        return highest
+
+    async def report_marks(
+        self, folder_id: str, marks: Sequence[ReportedMark], *, leaving: bool
+    ) -> None:
+        for mark in marks:
+            self.reported[folder_id, mark.bucket_id, mark.epoch] = mark
+        if leaving:
+            self.left.add(folder_id)
+
+    async def open_fences(self) -> list[Fence]:
+        return list(self.fences.values())
+
+    async def notice(
+        self, bucket_id: BucketId, epoch: int, cause: str, *, needs_operator: bool = False
+    ) -> Fence | None:
+        known = self.fences.get(bucket_id)
+        if known is None:
+            newest = self.epochs[bucket_id]
+            following = newest.epoch - 1 if newest.state is EpochState.OPENING else newest.epoch
+            if epoch not in {newest.epoch, following}:
+                return None
+            now_ms = SystemClock().now_ms()
+            known = Fence(bucket_id, epoch, cause, needs_operator, now_ms)
+        elif needs_operator:
+            known = replace(known, needs_operator=True, cause=cause)
+        self.fences[bucket_id] = known
+        return known
+
+    async def claim(self, fence: Fence, who: str) -> int | None:
+        known = self.fences.get(fence.bucket_id)
+        if known is None or not (
+            known.claimed_by in {None, who} or known.claim_beats == fence.claim_beats
+        ):
+            return None
+        known = replace(known, claimed_by=who, claim_beats=known.claim_beats + 1)
+        self.fences[fence.bucket_id] = known
+        return known.claim_beats
+
+    async def unclaim(self, bucket_id: BucketId, who: str) -> None:
+        known = self.fences.get(bucket_id)
+        if known is not None and known.claimed_by == who:
+            self.fences[bucket_id] = replace(known, claimed_by=None)
+
+    async def reopened(self, bucket_id: BucketId, how: Reopening) -> int | None:
+        fence = self.fences.get(bucket_id)
+        if fence is None or fence.epoch >= how.new_epoch:
+            return None
+        del self.fences[bucket_id]
+        self.statements.append(how)
+        return fence.noticed_at_ms
+
+    async def adopt_epochs(self, bucket_id: BucketId, up_to: int) -> None:
+        if self.epochs[bucket_id].epoch < up_to:
+            self.epochs[bucket_id] = replace(self.epochs[bucket_id], epoch=up_to)
+
+    async def recover(self, found: Sequence[Recovered]) -> int:
+        for one in found:
+            place = one.place
+            self.written.setdefault((place.bucket_id, place.epoch), {})[place.seq] = Admitted(
+                place, one.user_id, one.quantity, one.attempt_id, SystemClock().now_ms()
+            )
+        return len(found)
 
     async def mark_open(self, bucket_id: BucketId, epoch: int) -> None:
         if self.epochs[bucket_id].epoch == epoch:
@@ -279,8 +389,21 @@ class MemoryFenceLedger:
             )
         return self.epochs[bucket_id].epoch
 
-    async def plan_rebuild(self, bucket_id: BucketId) -> RebuildPlan:
-        epoch = self.epochs[bucket_id].epoch + 1
+    async def plan_rebuild(
+        self,
+        bucket_id: BucketId,
+        *,
+        newest: int,
+        given: Mapping[int, int],
+        withhold: bool,  # noqa: ARG002  -- the port asks for it
+    ) -> RebuildPlan:
+        assert self.epochs[bucket_id].epoch == newest
+        epoch = newest + 1
+        self.lost = [
+            Place(bucket_id.sale_id, old, bucket_id.bucket, seq)
+            for old, seq_max in sorted(given.items())
+            for seq in await self.unwritten(bucket_id, old, seq_max)
+        ]
         holdings: dict[Place, tuple[UserId, Holding]] = {}
         put_units = self.epochs[bucket_id].put_units
         for (where, _), events in sorted(self.written.items()):
@@ -301,7 +424,7 @@ class MemoryFenceLedger:
         self.epochs[bucket_id] = CurrentEpoch(
             bucket_id, epoch, EpochState.OPENING, put_units, by_rebuild=True
         )
-        return RebuildPlan(epoch, put_units, list(by_user.items()))
+        return RebuildPlan(epoch, put_units, list(by_user.items()), self.lost)
 
     async def unwritten(self, bucket_id: BucketId, epoch: int, seq_max: int) -> Sequence[int]:
         known = self.written.get((bucket_id, epoch), {})

@@ -123,6 +123,11 @@ class Batcher:
         """Why the bucket is not trusted, or None."""
         return self._fenced
 
+    @property
+    def epoch(self) -> int:
+        """The epoch under which this process knows the bucket; 0 when it does not yet."""
+        return self._epoch
+
     def submit(
         self, user_id: UserId, attempt_id: AttemptId, quantity: int
     ) -> asyncio.Future[Decision] | Decision:

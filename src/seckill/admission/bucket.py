@@ -1,11 +1,12 @@
 """One bucket as Redis shows it, and the calls that read and change it."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from seckill.admission.keys import Keys
 from seckill.admission.scripts import (
@@ -14,6 +15,7 @@ from seckill.admission.scripts import (
     DEFINE,
     FENCE_OFF,
     LOOK,
+    NOTE_WRITTEN,
     OPEN_BUCKET,
     RELEASE,
     Scripts,
@@ -31,6 +33,8 @@ OUTBOX_GROUP: Final = "orders"
 
 RELEASES_PER_CALL_MAX: Final = 256
 _STAGE_SLICE: Final = 500
+_STAGES_KEPT_MAX: Final = 8
+"""How many epochs back the stage of a rebuild that came to no end is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class BucketView:
         put_units: units put into this bucket so far.
         held_units: units that buyers hold; stock + held = put.
         outbox_entries: batches that the ledger has not acknowledged.
+        written_seq: how far the ledger had written this epoch when it was last asked.
 
     With status MISSING all numbers are 0.
     """
@@ -62,6 +67,7 @@ class BucketView:
     paused: bool = False
     version: int = 0
     outbox_entries: int = 0
+    written_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +94,14 @@ def format_holdings(holdings: Sequence[Holding]) -> str:
     return ",".join(f"{h.place.epoch}.{h.place.seq}.{h.quantity}.{h.attempt_id}" for h in holdings)
 
 
+def _readable_holders(
+    bucket_id: BucketId, found: Mapping[bytes, bytes]
+) -> Iterator[tuple[UserId, list[Holding]]]:
+    for user, record in found.items():
+        with contextlib.suppress(ValueError):  # UnicodeDecodeError is one
+            yield UserId(user.decode()), parse_holdings(bucket_id, record)
+
+
 class Buckets:
     """Reads and changes buckets. Every method raises StockUnavailable when Redis cannot answer."""
 
@@ -105,9 +119,8 @@ class Buckets:
         status = Status(reply[0])
         if status is Status.MISSING:
             return BucketView(status, 0, 0, 0, 0)
-        now, epoch, seq, stock, put, held, buyers, limit, starts, ends, paused, version, out = (
-            reply[1:]
-        )
+        now, epoch, seq, stock, put, held, buyers, limit, starts, ends, *rest = reply[1:]
+        paused, version, outbox_entries, written_seq = rest
         return BucketView(
             status,
             now_ms=now,
@@ -122,7 +135,8 @@ class Buckets:
             ends_at_ms=ends,
             paused=bool(paused),
             version=version,
-            outbox_entries=out,
+            outbox_entries=outbox_entries,
+            written_seq=written_seq,
         )
 
     async def holdings(self, bucket_id: BucketId, user_id: UserId) -> list[Holding]:
@@ -148,12 +162,15 @@ class Buckets:
             one and was left alone.
         """
         keys = self._keys.bucket(bucket_id)
+        # One key for each epoch: a rebuild that was overtaken must not write into another's.
+        staged_buyers = keys.staged_buyers(epoch)
         held_units = sum(h.quantity for _, holdings in buyers for h in holdings)
         try:
-            await self._redis.unlink(keys.staged_buyers)
+            earlier = range(max(1, epoch - _STAGES_KEPT_MAX), epoch + 1)
+            await self._redis.unlink(*(keys.staged_buyers(before) for before in earlier))
             for at in range(0, len(buyers), _STAGE_SLICE):
                 await self._redis.hset(
-                    keys.staged_buyers,
+                    staged_buyers,
                     mapping={
                         user: format_holdings(holdings)
                         for user, holdings in buyers[at : at + _STAGE_SLICE]
@@ -174,7 +191,7 @@ class Buckets:
         )
         reply = await self._scripts.run(
             OPEN_BUCKET,
-            (keys.meta, keys.buyers, keys.outbox, keys.released, keys.changes, keys.staged_buyers),
+            (keys.meta, keys.buyers, keys.outbox, keys.released, keys.changes, staged_buyers),
             request,
             OUTBOX_GROUP,
         )
@@ -199,9 +216,40 @@ class Buckets:
         )
         await self._scripts.run(DEFINE, (self._keys.bucket(bucket_id).meta,), request)
 
-    async def fence_off(self, bucket_id: BucketId) -> None:
-        """Stop a bucket until it is opened under a new epoch."""
-        await self._scripts.run(FENCE_OFF, (self._keys.bucket(bucket_id).meta,))
+    async def fence_off(self, bucket_id: BucketId, newest_epoch: int) -> None:
+        """Stop a bucket until it is opened under a new epoch.
+
+        Args:
+            newest_epoch: a bucket under a later one was opened by somebody else, and is left alone.
+        """
+        await self._scripts.run(FENCE_OFF, (self._keys.bucket(bucket_id).meta,), (newest_epoch,))
+
+    async def note_written(self, bucket_id: BucketId, epoch: int, seq: int) -> None:
+        """Have the bucket remember how far the ledger has written its epoch."""
+        await self._scripts.run(NOTE_WRITTEN, (self._keys.bucket(bucket_id).meta,), (epoch, seq))
+
+    async def holders(
+        self, bucket_id: BucketId
+    ) -> AsyncIterator[list[tuple[UserId, list[Holding]]]]:
+        """The buyers and what they hold, in slices; a record that cannot be read is left out.
+
+        Whoever is there during the whole scan comes at least once, and perhaps twice.
+        """
+        buyers = self._keys.bucket(bucket_id).buyers
+        cursor: Any = 0
+        while True:
+            try:
+                reply: Any = await self._redis.hscan(buyers, cursor, count=_STAGE_SLICE)
+            except ResponseError as error:
+                if str(error).startswith("WRONGTYPE"):
+                    return
+                raise unavailable(error) from error
+            except RedisError as error:
+                raise unavailable(error) from error
+            cursor, found = reply
+            yield list(_readable_holders(bucket_id, found))
+            if int(cursor) == 0:
+                return
 
     async def release(
         self, bucket_id: BucketId, epoch: int, reservations: Sequence[tuple[UserId, Place]]

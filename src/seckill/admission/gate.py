@@ -119,6 +119,15 @@ class AdmissionGate:
         """Buckets that this process does not trust at present."""
         return [at for at, lane in self._lanes.items() if lane.batcher.fenced is not None]
 
+    @property
+    def fenced_epochs(self) -> list[tuple[BucketId, int, str]]:
+        """The same, each with its epoch and why: for whoever tells the ledger."""
+        return [
+            (at, lane.batcher.epoch, f"a web process was told: {lane.batcher.fenced.name.lower()}")
+            for at, lane in self._lanes.items()
+            if lane.batcher.fenced is not None
+        ]
+
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
         self._poll = self._tasks.create_task(self._catalogue.poll())

@@ -21,8 +21,8 @@ class BucketKeys:
         outbox: stream; what happened, for the ledger.
         released: hash; ``epoch.seq`` of a released reservation to the seq of its release.
         changes: hash; id of an applied stock change to the seq at which it was applied.
-        staged_buyers: hash; buyers of a bucket that is being rebuilt.
         dead: stream; outbox entries that could not be read, with the reason.
+        base: what the names of all of them begin with.
     """
 
     meta: str
@@ -30,8 +30,12 @@ class BucketKeys:
     outbox: str
     released: str
     changes: str
-    staged_buyers: str
     dead: str
+    base: str
+
+    def staged_buyers(self, epoch: int) -> str:
+        """Hash; buyers of a bucket that is being rebuilt under an epoch."""
+        return f"{self.base}staged_buyers:{epoch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,6 @@ class Keys:
             outbox=base + "outbox",
             released=base + "released",
             changes=base + "changes",
-            staged_buyers=base + "staged_buyers",
             dead=base + "dead",
+            base=base,
         )

@@ -26,7 +26,15 @@ from typing import Final, Self
 from seckill.domain.ids import SaleId
 from seckill.domain.reservation import BucketId
 
-__all__ = ["ENTRIES_MAX", "Mark", "MarkWriter", "folder_id", "make_folder_id", "read_marks"]
+__all__ = [
+    "ENTRIES_MAX",
+    "Mark",
+    "MarkWriter",
+    "folder_id",
+    "living_slots",
+    "make_folder_id",
+    "read_marks",
+]
 
 ENTRIES_MAX: Final = 4096
 _ID_FILE: Final = "folder-id"
@@ -192,6 +200,16 @@ def read_marks(folder: Path) -> Iterator[Mark]:
                     seq,
                     alive and in_flight == 1,
                 )
+
+
+def living_slots(folder: Path) -> set[str]:
+    """The slots of this host whose processes live."""
+    living = set()
+    for path in folder.glob("*.marks"):
+        with path.open("rb") as file:
+            if not _lockable(file.fileno()):
+                living.add(path.stem)
+    return living
 
 
 def _lock(file: int) -> None:

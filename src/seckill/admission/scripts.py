@@ -65,6 +65,7 @@ CHANGE_STOCK: Final = Script("change_stock")
 DEFINE: Final = Script("define")
 FENCE_OFF: Final = Script("fence_off")
 LOOK: Final = Script("look")
+NOTE_WRITTEN: Final = Script("note_written")
 OPEN_BUCKET: Final = Script("open_bucket")
 RELEASE: Final = Script("release")
 

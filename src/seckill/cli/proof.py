@@ -9,7 +9,7 @@ from seckill.domain.errors import InvalidValue
 from seckill.domain.wording import counted
 
 if TYPE_CHECKING:
-    from seckill.admission.fence import Rebuild
+    from seckill.admission.fence_ports import Rebuild
     from seckill.runtime.bootstrap import Stores
 
 __all__ = ["proof_app"]
@@ -68,12 +68,21 @@ def rebuild(
     for row in rows:
         typer.echo(
             f"goods {row['goods_id']}: open again under epoch {row['epoch']} after"
-            f" {row['fenced_ms']} ms, {counted(row['remaining'], 'unit')} left,"
+            f" {row['paused_ms']} ms, {counted(row['remaining'], 'unit')} left,"
             f" {row['held']:,} held by {counted(row['buyers'], 'buyer')},"
             f" {counted(len(row['lost']), 'acknowledged purchase')} lost"
         )
-        if not row["marks_complete"]:
-            typer.echo("  other hosts have marks that cannot be read here: more may be lost")
+        if row["recovered"]:
+            typer.echo(
+                f"  {counted(row['recovered'], 'order')} that only Redis still knew of written"
+            )
+        if row["withheld"]:
+            typer.echo(
+                f"  {counted(row['withheld'], 'unit')} withheld for them: `seckill sale stock"
+                f" {row['goods_id']} --by {row['withheld']}` puts them back on sale"
+            )
+        for sentence in row["unknown"]:
+            typer.echo(f"  not known: {sentence}")
         for reservation_id in row["lost"]:
             typer.echo(f"  lost {reservation_id}")
 
@@ -89,6 +98,9 @@ def _statement(done: "Rebuild") -> dict[str, Any]:
         "remaining": done.put_units - done.held_units,
         "buyers": done.buyers,
         "lost": list(done.lost),
-        "marks_complete": done.marks_complete,
-        "fenced_ms": done.fenced_ms,
+        "recovered": done.recovered_orders,
+        "withheld": done.withheld_units,
+        "unknown": list(done.unknown),
+        "paused_ms": done.paused_ms,
+        "rebuild_ms": done.rebuild_ms,
     }

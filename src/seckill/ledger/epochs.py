@@ -6,7 +6,7 @@ Every method of these may be called again after a crash at any point.
 Source: rules 3 to 8 of the fence, ``docs/concepts.md``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -15,6 +15,7 @@ import structlog
 from sqlalchemy import Row, bindparam, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from seckill.admission.reservation_ids import ReservationIds
 from seckill.domain.clock import Clock
 from seckill.domain.ids import AttemptId, SaleId, UserId
 from seckill.domain.order import HOLDING_STATES
@@ -22,10 +23,13 @@ from seckill.domain.reservation import BucketId, Place
 from seckill.ledger import statements
 from seckill.ledger.engine import Database
 from seckill.ledger.errors import EpochMoved, NoSuchSale
+from seckill.ledger.losses import FENCE_INSERTS, loss_rows
+from seckill.ledger.records import record_action
 from seckill.ledger.tables import (
     bucket_events,
     collisions,
     epochs,
+    fences,
     orders,
     releases,
     sales,
@@ -83,6 +87,8 @@ class RebuildPlan:
         put_units: units put into it, those that buyers hold included.
         units_left: units that nobody holds.
         buyers: every user who holds live orders of the bucket, by user id.
+        lost: places that were given out and are in no book, of all epochs that were asked for.
+        withheld_units: units that were taken off sale for those of them that were named now.
     """
 
     bucket_id: BucketId
@@ -90,6 +96,8 @@ class RebuildPlan:
     put_units: int
     units_left: int
     buyers: list[Buyer]
+    lost: list[Place]
+    withheld_units: int
 
 
 class EpochBook:
@@ -99,8 +107,9 @@ class EpochBook:
     changed then.
     """
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, reservation_ids: ReservationIds, clock: Clock) -> None:
         self._database = database
+        self._reservation_ids = reservation_ids
         self._clock = clock
 
     async def current_epochs(self) -> list[EpochRow]:
@@ -169,13 +178,7 @@ class EpochBook:
         """
 
         async def work(connection: AsyncConnection) -> list[int]:
-            missing: list[int] = []
-            for first in range(1, seq_max + 1, _SEQS_PER_LOOK):
-                last = min(first + _SEQS_PER_LOOK - 1, seq_max)
-                written = await _written_seqs(connection, bucket_id, epoch, first, last)
-                missing.extend(seq for seq in range(first, last + 1) if seq not in written)
-                if len(missing) >= UNWRITTEN_MAX:
-                    break
+            missing = await _missing_seqs(connection, bucket_id, epoch, seq_max)
             return missing[:UNWRITTEN_MAX]
 
         return await self._database.read(f"look for gaps in {bucket_id}", work)
@@ -251,7 +254,38 @@ class EpochBook:
 
         return await self._database.write(f"carry {bucket_id} on from epoch {from_epoch}", work)
 
-    async def plan_rebuild(self, bucket_id: BucketId, reason: str) -> RebuildPlan:
+    async def adopt_epochs(self, bucket_id: BucketId, up_to: int, reason: str) -> None:
+        """Take in the epochs of a bucket that Redis knows and the ledger does not.
+
+        Only books that are older than they were lack any. What such an epoch holds is accepted
+        until a rebuild counts it.
+        """
+        now_ms = self._clock.now_ms()
+
+        async def work(connection: AsyncConnection) -> None:
+            newest = (await _locked_epochs(connection, bucket_id))[-1].epoch
+            for epoch in range(newest + 1, up_to + 1):
+                await _add_epoch(
+                    connection,
+                    bucket_id,
+                    epoch,
+                    origin="carried_on",
+                    units=0,
+                    reason=reason,
+                    now_ms=now_ms,
+                )
+
+        await self._database.write(f"take in the epochs of {bucket_id} up to {up_to}", work)
+
+    async def plan_rebuild(
+        self,
+        bucket_id: BucketId,
+        reason: str,
+        *,
+        newest: int | None = None,
+        given: Mapping[int, int] | None = None,
+        withhold: bool = False,
+    ) -> RebuildPlan:
         """Decide what a bucket must be rebuilt to, from what is written here and nothing else.
 
         One transaction: every earlier epoch accepts nothing more (what still comes from it is
@@ -262,17 +296,30 @@ class EpochBook:
 
         Planning again, after a crash or at will, makes yet another epoch with a plan of its own.
 
+        Args:
+            newest: the epoch that is taken for the newest; None takes whichever is.
+            given: of each epoch the last seq that was surely given out. What is missing up to it,
+                or up to where an epoch was carried on, is named as lost, once.
+            withhold: take a unit off sale for each place that is named now: it was promised to
+                somebody. Never below what is sold.
+
         Returns:
             The plan; its buyers are held in memory, about 0.5 kB for each live order.
 
         Raises:
             NoSuchSale: the bucket belongs to no sale of these books.
+            EpochMoved: ``newest`` is not the newest epoch.
         """
         now_ms = self._clock.now_ms()
 
         async def work(connection: AsyncConnection) -> RebuildPlan:
             rows = await _locked_epochs(connection, bucket_id)
+            if newest is not None and rows[-1].epoch != newest:
+                raise EpochMoved(bucket_id, newest, f"the newest is {rows[-1].epoch}")
             new_epoch = rows[-1].epoch + 1
+            lost, withheld_units = await self._name_losses(
+                connection, bucket_id, rows, given or {}, withhold=withhold, now_ms=now_ms
+            )
             for row in rows:
                 if row.state != "counted":
                     await _count_epoch(connection, bucket_id, row)
@@ -306,10 +353,95 @@ class EpochBook:
                 _LIVE_ORDERS, {"sale_id": bucket_id.sale_id, "bucket": bucket_id.bucket}
             )
             return RebuildPlan(
-                bucket_id, new_epoch, put_units, put_units - sold_units, list(_buyers(live))
+                bucket_id,
+                new_epoch,
+                put_units,
+                put_units - sold_units,
+                list(_buyers(live)),
+                lost,
+                withheld_units,
             )
 
         return await self._database.write(f"plan the rebuild of {bucket_id}", work)
+
+    async def _name_losses(
+        self,
+        connection: AsyncConnection,
+        bucket_id: BucketId,
+        rows: Sequence[Row[Any, Any, Any]],
+        given: Mapping[int, int],
+        *,
+        withhold: bool,
+        now_ms: int,
+    ) -> tuple[list[Place], int]:
+        """Write down the places that are in no book; returns them, and the units withheld."""
+        last = dict(given)
+        for row in rows:
+            if row.state == "closed":
+                last[row.epoch] = max(row.valid_to_seq, last.get(row.epoch, 0))
+        lost = [
+            Place(bucket_id.sale_id, epoch, bucket_id.bucket, seq)
+            for epoch, seq_max in sorted(last.items())
+            for seq in await _missing_seqs(connection, bucket_id, epoch, seq_max)
+        ]
+        if not lost:
+            return [], 0
+        of_fence = await connection.scalar(
+            select(fences.c.epoch).where(
+                statements.in_bucket(fences, bucket_id), fences.c.outcome.is_(None)
+            )
+        )
+        ids = dict(zip(lost, self._reservation_ids.encode_many(lost), strict=True))
+        named = 0
+        for some in statements.chunks(lost):
+            result = await connection.execute(
+                FENCE_INSERTS[connection.dialect.name].loss,
+                loss_rows(some, ids, fence_epoch=of_fence or rows[-1].epoch, now_ms=now_ms),
+            )
+            named += len(result.all())
+        if not (withhold and named):
+            return lost, 0
+        unsold_units = await connection.scalar(
+            select(sales.c.stock_units - sales.c.sold_units).where(
+                sales.c.sale_id == bucket_id.sale_id
+            )
+        )
+        withheld_units = min(named, int(unsold_units or 0))
+        await _withhold(connection, bucket_id, withheld_units, now_ms)
+        return lost, withheld_units
+
+
+async def _withhold(
+    connection: AsyncConnection, bucket_id: BucketId, units: int, now_ms: int
+) -> None:
+    """Take units off sale that were promised to somebody whose order is lost."""
+    if units == 0:
+        return
+    await connection.execute(
+        statements.CHANGE_SALE_TOTALS,
+        {
+            "of_sale_id": bucket_id.sale_id,
+            "more_sold": 0,
+            "more_stock": -units,
+            "more_version": 1,
+        },
+    )
+    await connection.execute(
+        update(fences)
+        .where(statements.in_bucket(fences, bucket_id), fences.c.outcome.is_(None))
+        .values(withheld_units=fences.c.withheld_units + units)
+    )
+    await record_action(
+        connection,
+        at_ms=now_ms,
+        actor="fence",
+        action="withhold_units",
+        sale_id=bucket_id.sale_id,
+        detail={
+            "reason": "promised to buyers whose orders were lost; put back on sale by hand",
+            "units": units,
+        },
+    )
 
 
 _NEWEST: Final = (
@@ -400,11 +532,34 @@ async def _known_seq(connection: AsyncConnection, bucket_id: BucketId, epoch: in
     return known
 
 
+async def _missing_seqs(
+    connection: AsyncConnection, bucket_id: BucketId, epoch: int, seq_max: int
+) -> list[int]:
+    """The seqs from 1 to ``seq_max`` of an epoch that are in no book, nor known by word."""
+    missing: list[int] = []
+    for first in range(1, seq_max + 1, _SEQS_PER_LOOK):
+        last = min(first + _SEQS_PER_LOOK - 1, seq_max)
+        written = await _written_seqs(connection, bucket_id, epoch, first, last)
+        missing.extend(seq for seq in range(first, last + 1) if seq not in written)
+    if not missing:
+        return []
+    # A release whose event was lost is known by the word of whoever made it.
+    by_word = await connection.scalars(
+        select(releases.c.release_seq).where(
+            statements.in_bucket(releases, bucket_id),
+            releases.c.epoch == epoch,
+            releases.c.release_seq.is_not(None),
+        )
+    )
+    known = set(by_word)
+    return [seq for seq in missing if seq not in known]
+
+
 async def _written_seqs(
     connection: AsyncConnection, bucket_id: BucketId, epoch: int, first: int, last: int
 ) -> set[int]:
     written: set[int] = set()
-    for table in (orders, bucket_events):
+    for table in (orders, bucket_events, collisions):
         result = await connection.execute(
             select(table.c.seq).where(
                 statements.in_bucket(table, bucket_id),

@@ -5,7 +5,7 @@ Source: rule 5 of the fence, ``docs/concepts.md``.
 
 from typing import Final
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from seckill.domain.clock import Clock
@@ -14,7 +14,7 @@ from seckill.ledger import statements
 from seckill.ledger.engine import Database
 from seckill.ledger.tables import epochs, mark_folders
 
-__all__ = ["SEEN_EVERY_MS", "MarkFolders"]
+__all__ = ["SEEN_EVERY_MS", "MarkFolders", "folders_of_epoch"]
 
 SEEN_EVERY_MS: Final = 10_000
 """How often a web process says that it is there."""
@@ -44,7 +44,7 @@ class MarkFolders:
             known = await connection.execute(
                 update(mark_folders)
                 .where(mark_folders.c.folder_id == folder_id)
-                .values(last_seen_ms=now_ms)
+                .values(last_seen_ms=now_ms, left_at_ms=None)
             )
             if known.rowcount == 0:
                 row = {
@@ -58,18 +58,12 @@ class MarkFolders:
 
         await self._database.write("register a folder of marks", work)
 
-    async def of_epoch(self, bucket_id: BucketId, epoch: int) -> list[str]:
-        """The folders whose web processes may have acknowledged something of an epoch."""
-        began_ms = (
-            select(func.coalesce(epochs.c.opened_at_ms, epochs.c.created_at_ms))
-            .where(statements.in_bucket(epochs, bucket_id), epochs.c.epoch == epoch)
-            .scalar_subquery()
-        )
-        query = select(mark_folders.c.folder_id).where(
-            mark_folders.c.last_seen_ms >= began_ms - _MARGIN_MS
-        )
 
-        async def work(connection: AsyncConnection) -> list[str]:
-            return list(await connection.scalars(query))
-
-        return await self._database.read("read the folders of marks", work)
+def folders_of_epoch(bucket_id: BucketId, epoch: int) -> ColumnElement[bool]:
+    """The folders whose web processes may have acknowledged something of an epoch."""
+    began_ms = (
+        select(func.coalesce(epochs.c.opened_at_ms, epochs.c.created_at_ms))
+        .where(statements.in_bucket(epochs, bucket_id), epochs.c.epoch == epoch)
+        .scalar_subquery()
+    )
+    return mark_folders.c.last_seen_ms >= began_ms - _MARGIN_MS

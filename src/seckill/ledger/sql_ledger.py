@@ -10,6 +10,7 @@ from seckill.domain.reservation import BucketId
 from seckill.ledger.auditing import AuditReading
 from seckill.ledger.engine import Database
 from seckill.ledger.epochs import EpochBook
+from seckill.ledger.fences import FenceBook
 from seckill.ledger.mark_folders import MarkFolders
 from seckill.ledger.orders import OrderBook
 from seckill.ledger.reading import OrderReading
@@ -26,6 +27,7 @@ class SQLLedger:
         sales: sales and their stock.
         orders: orders and their releases.
         epochs: openings of buckets, for the fence.
+        fences: what is not trusted, the marks of all hosts, what was lost.
         mark_folders: where web processes keep their marks, for the fence.
         reading: what buyers read.
         audit: what the audit reads.
@@ -35,7 +37,8 @@ class SQLLedger:
         self._database = database
         self.sales = SaleBook(database, clock)
         self.orders = OrderBook(database, reservation_ids, clock)
-        self.epochs = EpochBook(database, clock)
+        self.epochs = EpochBook(database, reservation_ids, clock)
+        self.fences = FenceBook(database, clock)
         self.mark_folders = MarkFolders(database, clock)
         self.reading = OrderReading(database)
         self.audit = AuditReading(database)

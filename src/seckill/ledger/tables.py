@@ -35,8 +35,12 @@ __all__ = [
     "bucket_events",
     "collisions",
     "epochs",
+    "fences",
     "holdings",
     "installation",
+    "known_marks",
+    "losses",
+    "mark_folders",
     "metadata",
     "order_events",
     "orders",
@@ -153,10 +157,89 @@ mark_folders = Table(
     Column("host", Text, nullable=False),
     Column("first_seen_ms", BigInteger, nullable=False),
     Column("last_seen_ms", BigInteger, nullable=False),
+    Column("left_at_ms", BigInteger),
     PrimaryKeyConstraint("folder_id"),
 )
 """Where web processes keep their acknowledged marks: one folder a data directory. A keeper that
-cannot read all of them must not judge a bucket.
+has not heard of all of them must not judge a bucket. left_at_ms: the last process there ended in
+good order, and its marks had been reported.
+"""
+
+fences = Table(
+    "fences",
+    metadata,
+    Column("sale_id", BigInteger, nullable=False),
+    Column("bucket", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("needs_operator", Boolean, nullable=False),
+    Column("noticed_at_ms", BigInteger, nullable=False),
+    Column("claimed_by", Text),
+    Column("claim_beats", Integer, nullable=False),
+    Column("outcome", _key_text(16)),
+    Column("new_epoch", Integer),
+    Column("reopened_at_ms", BigInteger),
+    Column("put_units", BigInteger),
+    Column("held_units", BigInteger),
+    Column("buyers", BigInteger),
+    Column("recovered_orders", BigInteger, nullable=False),
+    Column("withheld_units", BigInteger, nullable=False),
+    Column("unknown", Text, nullable=False),
+    PrimaryKeyConstraint("sale_id", "bucket", "epoch"),
+    CheckConstraint("outcome IN ('carried_on', 'rebuilt')", name="outcome"),
+    CheckConstraint(
+        "(outcome IS NULL) = (reopened_at_ms IS NULL) AND (outcome IS NULL) = (new_epoch IS NULL)",
+        name="reopened",
+    ),
+)
+"""Each time that a bucket was not trusted: the epoch that ended with it, and how it went on.
+
+While it is open (no outcome) every host reports its marks of the epoch, and who rebuilds the bucket
+holds the claim: whoever sees claim_beats stand still may take it over. Afterwards it is the
+statement. unknown: what could not be known, a JSON list of sentences.
+"""
+
+Index(
+    "uq_fences_open",
+    fences.c.sale_id,
+    fences.c.bucket,
+    unique=True,
+    sqlite_where=fences.c.outcome.is_(None),
+    postgresql_where=fences.c.outcome.is_(None),
+)
+
+known_marks = Table(
+    "known_marks",
+    metadata,
+    Column("folder_id", _key_text(32), nullable=False),
+    Column("sale_id", BigInteger, nullable=False),
+    Column("bucket", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("answered", Boolean, nullable=False),
+    Column("reported_at_ms", BigInteger, nullable=False),
+    PrimaryKeyConstraint("sale_id", "bucket", "epoch", "folder_id"),
+    CheckConstraint("seq >= 0", name="seq"),
+)
+"""The highest seq of an epoch that the web processes of one folder have acknowledged. answered:
+said after the fence was noticed, so nothing of the epoch is acknowledged there any more.
+"""
+
+losses = Table(
+    "losses",
+    metadata,
+    Column("reservation_id", _key_text(_RESERVATION_ID), nullable=False),
+    Column("sale_id", BigInteger, nullable=False),
+    Column("bucket", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("named_at_ms", BigInteger, nullable=False),
+    Column("fence_epoch", Integer, nullable=False),
+    PrimaryKeyConstraint("reservation_id"),
+    UniqueConstraint("sale_id", "bucket", "epoch", "seq", name="uq_losses_place"),
+)
+"""Places that were acknowledged to buyers and are in no log any more, named one by one.
+fence_epoch: the fence whose statement names them.
 """
 
 orders = Table(

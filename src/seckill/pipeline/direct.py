@@ -264,6 +264,10 @@ class DirectChannel:
         except (RedisError, OSError) as error:
             raise ChannelUnavailable(f"holding outbox entries: {error}") from error
 
+    def has_in_hand(self, bucket_id: BucketId) -> bool:
+        """Whether this worker holds entries of a bucket that it has not written yet."""
+        return bool(self._in_hand.get(bucket_id))
+
     async def lag(self) -> OutboxLag:
         """What waits. Counted by ourselves: XINFO's ``lag`` is wrong after deletions.
 

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from seckill.admission.bucket import Buckets
 from seckill.admission.durability import Durability, check_durability
 from seckill.admission.fence import FenceKeeper
+from seckill.admission.judging import Patience
 from seckill.admission.keys import Keys
 from seckill.admission.redis_client import connect
 from seckill.admission.reservation_ids import ReservationIds
@@ -23,6 +24,7 @@ from seckill.ledger.fence import LedgerFence
 from seckill.ledger.installation import read_installation
 from seckill.ledger.schema import ensure_schema
 from seckill.ledger.sql_ledger import SQLLedger
+from seckill.pipeline.outbox_log import OutboxLog
 from seckill.runtime.settings import Settings
 
 __all__ = ["Stores", "open_stores"]
@@ -35,6 +37,7 @@ class Stores:
     """The two stores and what speaks to them, as every role and command uses them.
 
     Attributes:
+        outbox_log: what the fence knows to be under way; a worker adds what it has in hand.
         scripts: waits for the durability of the settings where it is told to.
         durability_warnings: what of Redis' configuration is not as one expects.
     """
@@ -49,6 +52,8 @@ class Stores:
     ledger: SQLLedger
     ids: ReservationIds
     fence: FenceKeeper
+    fence_ledger: LedgerFence
+    outbox_log: OutboxLog
     durability_warnings: tuple[str, ...]
 
 
@@ -77,6 +82,8 @@ async def open_stores(settings: Settings) -> AsyncIterator[Stores]:
         buckets = Buckets(redis, scripts, keys)
         ids = ReservationIds(installation.reservation_id_key)
         ledger = SQLLedger(database, ids, clock)
+        fence_ledger = LedgerFence(ledger, clock)
+        outbox_log = OutboxLog(redis, keys)
         yield Stores(
             settings=settings,
             clock=clock,
@@ -91,11 +98,16 @@ async def open_stores(settings: Settings) -> AsyncIterator[Stores]:
                 redis=redis,
                 buckets=buckets,
                 keys=keys,
-                ledger=LedgerFence(ledger),
+                ledger=fence_ledger,
+                channel=outbox_log,
                 marks_folder=settings.data.marks,
                 ids=ids,
                 clock=clock,
+                patience=Patience(reports_ms=settings.fence_report_wait_ms),
+                withhold=settings.fence_lost_units == "withhold",
             ),
+            fence_ledger=fence_ledger,
+            outbox_log=outbox_log,
             durability_warnings=report.warnings,
         )
     finally:

@@ -1,6 +1,7 @@
 """Rebuilding the buckets that lost data."""
 
-from seckill.admission.fence import Rebuild, Verdict
+from seckill.admission.fence import Verdict
+from seckill.admission.fence_ports import Rebuild
 from seckill.domain.ids import check_goods_id
 from seckill.ledger.errors import NoSuchGoods
 from seckill.runtime.bootstrap import Stores
@@ -14,7 +15,7 @@ async def rebuild(
     """Rebuild the buckets that need it.
 
     Args:
-        goods_id: only those of these goods.
+        goods_id: only those of these goods, and then also what waits for an operator.
         force: also where nothing is wrong; needs ``goods_id``.
         deadline_ms: longest wait for each outbox to run dry.
 
@@ -33,9 +34,10 @@ async def rebuild(
             raise NoSuchGoods(check_goods_id(goods_id))
         wanted = sale.sale_id
     verdicts = await stores.fence.keep()
+    needed = {Verdict.NEEDS_REBUILD, Verdict.NEEDS_OPERATOR} if wanted else {Verdict.NEEDS_REBUILD}
     return [
         await stores.fence.rebuild(bucket_id, deadline_ms=deadline_ms)
         for bucket_id, verdict in verdicts.items()
         if (wanted is None or bucket_id.sale_id == wanted)
-        and (verdict is Verdict.NEEDS_REBUILD or (force and wanted is not None))
+        and (verdict in needed or (force and wanted is not None))
     ]

@@ -12,6 +12,8 @@ import structlog
 
 from seckill.admission.errors import StockUnavailable
 from seckill.admission.fence import Verdict
+from seckill.admission.mark_reports import MarkReporter
+from seckill.admission.marks import make_folder_id
 from seckill.admission.tasks import end_tasks
 from seckill.domain.ids import GoodsId, SaleId
 from seckill.domain.reservation import BucketId
@@ -29,16 +31,27 @@ from seckill.runtime.observers import (
     TimedLedger,
     WorkerMetrics,
 )
+from seckill.runtime.rebuilds import Rebuilds
 from seckill.runtime.settings import Settings
 from seckill.runtime.telemetry import Metrics
 
-__all__ = ["ClosedBuckets", "again", "background", "run_prepare", "run_role", "run_worker"]
+__all__ = [
+    "REPORT_EVERY_S",
+    "ClosedBuckets",
+    "again",
+    "background",
+    "run_prepare",
+    "run_role",
+    "run_worker",
+]
 
 _log = structlog.get_logger(__name__)
 
 _WORKER_NICENESS: Final = 10
 _KEEP_EVERY_S: Final = 0.25
 _SWEEP_EVERY_S: Final = 0.2
+REPORT_EVERY_S: Final = 0.25
+"""How often a host looks whether it has to report its marks: one small read of the ledger."""
 _LAG_EVERY_S: Final = 1.0
 
 
@@ -162,13 +175,28 @@ async def _worker(settings: Settings, slot: int, metrics: Metrics, stop: asyncio
         worker = OrderWorker(
             channel=channel, ledger=TimedLedger(stores.ledger, counts), observer=counts
         )
+        # A web process needs a host to report for it even when all of its own are dead.
+        stores.outbox_log.in_hand = channel.has_in_hand
+        reporter = MarkReporter(
+            folder=settings.data.marks,
+            here=make_folder_id(settings.data.marks),
+            ledger=stores.fence_ledger,
+            clock=stores.clock,
+        )
+        rebuilds = Rebuilds(stores.fence, automatic=settings.fence_rebuild == "automatic")
         closed = ClosedBuckets()
         goods: dict[SaleId, GoodsId] = {}
         name_goods(goods.get)
         settle_after_start()
         report_ready()
         async with background(
-            again("keep the buckets", _KEEP_EVERY_S, lambda: _keep(stores, counts, closed, goods)),
+            again(
+                "keep the buckets",
+                _KEEP_EVERY_S,
+                lambda: _keep(stores, counts, closed, goods, rebuilds),
+            ),
+            again("report the marks", REPORT_EVERY_S, reporter.report),
+            rebuilds.run(),
             again("sweep releases", _SWEEP_EVERY_S, sweep.sweep),
             again("measure the outbox", _LAG_EVERY_S, lambda: _measure(channel, counts)),
             collect_when_idle(),
@@ -219,9 +247,14 @@ class ClosedBuckets:
 
 
 async def _keep(
-    stores: Stores, counts: WorkerMetrics, closed: ClosedBuckets, goods: dict[SaleId, GoodsId]
+    stores: Stores,
+    counts: WorkerMetrics,
+    closed: ClosedBuckets,
+    goods: dict[SaleId, GoodsId],
+    rebuilds: Rebuilds,
 ) -> None:
     verdicts = await stores.fence.keep()
+    rebuilds.take(verdicts)
     for verdict in verdicts.values():
         if verdict is Verdict.REOPENED:
             counts.reopened()

@@ -345,6 +345,24 @@ class Settings(BaseSettings):
         ge=0,
         le=100_000,
     )
+    fence_rebuild: Literal["automatic", "operator"] = _setting(
+        "When Redis has lost data of a sale: rebuild it from the ledger at once (automatic), or "
+        "keep it closed until an operator types `seckill rebuild` (operator).",
+        "automatic",
+    )
+    fence_lost_units: Literal["withhold", "sell"] = _setting(
+        "Units of purchases that such a loss has cost their buyers: keep them off sale until an "
+        "operator has decided (withhold), or sell them to others (sell).",
+        "withhold",
+    )
+    fence_report_wait_ms: Count = _setting(
+        "Longest wait for another host to say what it acknowledged, before a sale that is closed "
+        "goes on without knowing.",
+        3_000,
+        unit="ms",
+        ge=100,
+        le=600_000,
+    )
     log_level: Literal["debug", "info", "warning", "error"] = _setting(
         "Least important kind of message that is logged.", "info"
     )

@@ -9,9 +9,11 @@ from contextlib import AsyncExitStack
 from seckill.admission.bounds import Bounds
 from seckill.admission.errors import StockUnavailable
 from seckill.admission.gate import AdmissionGate
+from seckill.admission.mark_reports import MarkReporter
 from seckill.admission.marks import MarkWriter, make_folder_id
 from seckill.domain.clock import Clock
 from seckill.domain.sale import Sale
+from seckill.ledger.errors import LedgerUnavailable
 from seckill.ledger.mark_folders import SEEN_EVERY_MS
 from seckill.runtime.bootstrap import open_stores
 from seckill.runtime.contradictions import public_key_pem
@@ -24,7 +26,7 @@ from seckill.runtime.logs import name_goods
 from seckill.runtime.metric_table import LAYOUT
 from seckill.runtime.observers import AdmissionMetrics, HTTPMetrics
 from seckill.runtime.pre_warming import PreWarmer
-from seckill.runtime.roles import again, background, run_role
+from seckill.runtime.roles import REPORT_EVERY_S, again, background, run_role
 from seckill.runtime.settings import Settings
 from seckill.runtime.telemetry import Metrics
 from seckill.runtime.web_ports import LedgerBooks, QueuedReservations, SalesOnShow, StoreWatch
@@ -79,6 +81,14 @@ async def _web(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Ev
         def sales() -> Iterable[Sale]:
             return gate.catalogue.sales.values()
 
+        reporter = MarkReporter(
+            folder=settings.data.marks, here=here, ledger=stores.fence_ledger, clock=stores.clock
+        )
+
+        async def report() -> None:
+            await reporter.notice(gate.fenced_epochs)
+            await reporter.report()
+
         await seen()  # before anybody is admitted: the fence must know where the marks are
         with contextlib.suppress(StockUnavailable):
             await gate.catalogue.refresh()
@@ -118,6 +128,7 @@ async def _web(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Ev
                     stores.clock,
                     pre_warm=settings.pre_warm == "on",
                 ).run(),
+                again("report the marks", REPORT_EVERY_S, report),
             )
         )
         settle_after_start()
@@ -129,6 +140,8 @@ async def _web(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Ev
             ServerSettings(shutdown_grace_ms=int(settings.shutdown_grace_ms * 0.9)),
             stop,
         )
+        with contextlib.suppress(LedgerUnavailable):
+            await reporter.leave(f"web-{slot}")
 
 
 def bounds(settings: Settings) -> Bounds:

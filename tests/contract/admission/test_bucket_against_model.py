@@ -293,7 +293,7 @@ class BucketMachine(RuleBasedStateMachine):
     @rule(really=st.integers(0, 2))
     def fence_off(self, really: int) -> None:
         if really == 0:
-            self.run(self.buckets.fence_off(BUCKET))
+            self.run(self.buckets.fence_off(BUCKET, self.model.epoch))
             self.model.fenced_off = True
             self.carry_on(0, 0)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from contract.ledger.kit import ID_KEY, assert_sound, open_shop, rows
+from contract.ledger.kit import ID_KEY, HandClock, assert_sound, open_shop, rows
 from seckill.admission.bucket import Holding
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.domain.ids import AttemptId, SaleId
@@ -146,14 +146,14 @@ async def test_pending_stock_changes_are_asked_of_the_rebuilt_bucket(ledger: SQL
 
 async def test_the_fence_sees_the_ledger_in_its_own_words(ledger: SQLLedger) -> None:
     shop = await open_shop(ledger, stock=5)
-    fence = LedgerFence(ledger)
+    fence = LedgerFence(ledger, HandClock())
     assert await fence.sales() == [shop.sale]
     (created,) = await fence.current_epochs()
     assert (created.state.value, created.put_units, created.by_rebuild) == ("opening", 5, False)
     ann = shop.admitted(1, "ann")
     await ledger.write([ann])
     assert await fence.carry_on(shop.bucket_id, 1, 1) == 2
-    plan = await fence.plan_rebuild(shop.bucket_id)
+    plan = await fence.plan_rebuild(shop.bucket_id, newest=2, given={}, withhold=True)
     assert (plan.epoch, plan.put_units) == (3, 5)
     assert plan.buyers == [("ann", [Holding(ann.place, 1, ann.attempt_id)])]
     (rebuilt,) = await fence.current_epochs()

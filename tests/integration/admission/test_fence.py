@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from seckill.admission import fence
 from seckill.admission.bucket import Buckets
 from seckill.admission.errors import BucketFenced
-from seckill.admission.fence import EpochState, FenceKeeper, Verdict
+from seckill.admission.fence import FenceKeeper, Verdict
+from seckill.admission.fence_ports import EpochState
+from seckill.admission.judging import Patience
 from seckill.admission.keys import Keys
 from seckill.admission.marks import MarkWriter, read_marks
 from seckill.admission.redis_client import connect
@@ -282,9 +283,11 @@ async def test_what_a_killed_process_had_told_counts(scene: Scene) -> None:
 
 
 async def test_a_living_process_that_waits_for_a_reply_is_waited_for_but_not_for_ever(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    scene: Scene,
 ) -> None:
-    monkeypatch.setattr(fence, "_QUIET_WAIT_MS", 200)
+    scene.keeper = scene.ledger.keeper(
+        scene.redis, scene.keys, scene.marks, patience=Patience(quiet_ms=200)
+    )
     async with open_gate(scene.server.url, scene.keys, scene.marks) as gate:
         await gate.buy("A")
     with MarkWriter(scene.marks, "web-5") as other:

@@ -20,6 +20,7 @@ from seckill.ledger.engine import Database, LedgerOptions
 from seckill.ledger.fence import LedgerFence
 from seckill.ledger.schema import ensure_schema
 from seckill.ledger.sql_ledger import SQLLedger
+from seckill.pipeline.outbox_log import OutboxLog
 from services.redis import RedisServer
 
 ROUNDS = 8
@@ -38,7 +39,8 @@ async def test_many_keepers_at_once_carry_a_bucket_on_once(tmp_path: Path) -> No
             redis=redis,
             buckets=buckets,
             keys=keys,
-            ledger=LedgerFence(ledger),
+            ledger=LedgerFence(ledger, clock),
+            channel=OutboxLog(redis, keys),
             marks_folder=tmp_path / "marks",
             ids=ids,
             clock=clock,

@@ -34,6 +34,7 @@ from seckill.ledger import Database, LedgerOptions, SQLLedger, ensure_schema
 from seckill.ledger.fence import LedgerFence
 from seckill.ledger.looks import SQLAuditLedger
 from seckill.pipeline.direct import DirectChannel
+from seckill.pipeline.outbox_log import OutboxLog
 from seckill.pipeline.ports import WriteReport
 from seckill.pipeline.sweep import Sweep
 from seckill.pipeline.worker import OrderWorker
@@ -191,11 +192,13 @@ async def open_service(
     bucket_id = BucketId(sale.sale_id, 0)
     scripts = Scripts(redis)
     buckets = Buckets(redis, scripts, keys)
+    outbox_log = OutboxLog(redis, keys)
     keeper = FenceKeeper(
         redis=redis,
         buckets=buckets,
         keys=keys,
-        ledger=LedgerFence(ledger),
+        ledger=LedgerFence(ledger, clock),
+        channel=outbox_log,
         marks_folder=marks_folder,
         ids=reservation_ids,
         clock=clock,
@@ -208,6 +211,7 @@ async def open_service(
         bucket_ids=lambda: [bucket_id],
         on_dead=lambda *_: None,
     )
+    outbox_log.in_hand = channel.has_in_hand
     with MarkWriter(marks_folder, slot) as marks:
         yield Service(
             redis=redis,

@@ -107,7 +107,7 @@ async def test_a_fenced_sale_with_many_releases_does_not_keep_the_others_waiting
     await shop.sell(OTHER, 3)
     for n in range(1, 601):
         shop.decide(BUCKET, n)
-    await shop.buckets.fence_off(BUCKET)
+    await shop.buckets.fence_off(BUCKET, 1)
     mine = [shop.decide(OTHER, n) for n in (1, 2, 3)]
     for _ in range(4):
         await shop.sweep.sweep()

@@ -4,7 +4,8 @@
 --      hash tag.
 -- ARGV none.
 -- Reply  msgpack array: head (see bucket.lua), then put, held, buyers, limit, starts, ends, paused,
---        version, length of the outbox (0 where that is no stream). A missing bucket has the head
+--        version, length of the outbox (0 where that is no stream), and how far the ledger had
+--        written this epoch when it was last asked (note_written.lua). A missing bucket has the head
 --        alone. Status 5 goes before 3, and comes also when only a key is lost that admissions do
 --        not need: somebody has to say so before a release waits for ever.
 -- Work   O(1). Smallest Redis: 6.2.
@@ -21,5 +22,7 @@ if bucket then
   end
   local length = redis.pcall('XLEN', KEYS[3])
   reply[#reply + 1] = type(length) == 'number' and length or 0
+  local noted = redis.call('HMGET', KEYS[1], 'written_epoch', 'written_seq')
+  reply[#reply + 1] = tonumber(noted[1]) == bucket.epoch and tonumber(noted[2]) or 0
 end
 return cmsgpack.pack(reply)
