@@ -12,7 +12,7 @@ from seckill.domain.ids import ReservationId, UserId
 from seckill.domain.order import Order, OrderState
 from seckill.ledger import statements
 from seckill.ledger.engine import Database
-from seckill.ledger.tables import collisions, orders, sales
+from seckill.ledger.tables import collisions, losses, orders, sales
 
 __all__ = [
     "ORDERS_PER_PAGE_MAX",
@@ -27,6 +27,12 @@ ORDERS_PER_PAGE_MAX: Final = 200
 
 COLLISION_REASON: Final = (
     "The stock service lost this purchase in a failure and gave its number to another buyer."
+)
+
+
+LOST_REASON: Final = (
+    "The stock service lost this purchase in a failure before an order could be made of it. You owe"
+    " nothing; money that was paid goes back. You can buy again while the sale lasts."
 )
 
 
@@ -120,6 +126,27 @@ class OrderReading:
 
         return await self._database.read(f"read {len(reservation_ids)} orders", work)
 
+    async def lost_orders(self, reservation_ids: Sequence[ReservationId]) -> list[Order]:
+        """Those of these reservations that are named as lost, as compensated orders.
+
+        Whose they were nobody knows any more: the user id is empty, and the quantity is the least
+        that it can have been. An id can be neither counted nor guessed, so whoever has it is the
+        buyer who was told it.
+        """
+
+        async def work(connection: AsyncConnection) -> list[Order]:
+            found: list[Order] = []
+            for some in statements.chunks(reservation_ids):
+                rows = await connection.execute(
+                    select(losses, sales.c.goods_id, sales.c.price_fen)
+                    .join(sales, sales.c.sale_id == losses.c.sale_id)
+                    .where(losses.c.reservation_id.in_(some))
+                )
+                found += [_order_from_loss(row) for row in rows]
+            return found
+
+        return await self._database.read("read which purchases are lost", work)
+
     async def order_of(self, reservation_id: ReservationId, user_id: UserId) -> Order | None:
         """A user's own order, or None when it is not in the ledger or not theirs.
 
@@ -207,6 +234,20 @@ class OrderReading:
             )
 
         return await self._database.read("read the orders of a user", work)
+
+
+def _order_from_loss(row: Row[Any]) -> Order:
+    return Order(
+        reservation_id=row.reservation_id,
+        sale_id=row.sale_id,
+        goods_id=row.goods_id,
+        user_id=UserId(""),
+        quantity=1,
+        price_fen=row.price_fen,
+        state=OrderState.COMPENSATED,
+        admitted_at_ms=row.named_at_ms,
+        reason=LOST_REASON,
+    )
 
 
 def _order_from_collision(row: Row[Any]) -> Order:

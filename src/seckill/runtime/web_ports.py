@@ -45,6 +45,10 @@ class LedgerBooks:
         """See OrderBooks."""
         return list((await self._ledger.reading.orders_by_ids(reservation_ids)).values())
 
+    async def lost_orders(self, reservation_ids: Sequence[ReservationId]) -> Sequence[Order]:
+        """See OrderBooks."""
+        return await self._ledger.reading.lost_orders(reservation_ids)
+
     async def orders_of_user(
         self, user_id: UserId, *, orders_max: int, before: ReservationId | None
     ) -> Sequence[Order]:

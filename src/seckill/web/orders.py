@@ -7,6 +7,7 @@ two questions, and can even be released by then, so a second "no" goes back to t
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from seckill.domain.errors import SeckillError
@@ -96,7 +97,8 @@ class OrderBook:
             return order
         quantity = await self._queued_reads.get((place, user_id))
         if quantity is None:
-            return await self._ledger_reads.get(reservation_id)
+            order = await self._ledger_reads.get(reservation_id)
+            return order or await self._lost(reservation_id, user_id)
         sale = self._catalogue.sale(place.sale_id)
         if sale is None:
             # Sold, and yet not known to this process: its catalogue is catching up.
@@ -112,8 +114,15 @@ class OrderBook:
             admitted_at_ms=0,
         )
 
+    async def _lost(self, reservation_id: ReservationId, user_id: UserId) -> Order | None:
+        """A purchase that was lost and is named so belongs to whoever was told its id."""
+        lost = await self._lanes.call(lambda: self._books.lost_orders([reservation_id]))
+        return replace(lost[0], user_id=user_id) if lost else None
+
     async def states(self, reservation_ids: Sequence[ReservationId]) -> dict[ReservationId, Order]:
         """What the ledger knows of these purchases, whoever owns them. For the live feed.
+
+        One that was lost comes without the name of its owner.
 
         Raises:
             SeckillError: the ledger is away.
@@ -121,7 +130,12 @@ class OrderBook:
         known: dict[ReservationId, Order] = {}
         step = self._limits.order_batch_max
         for at in range(0, len(reservation_ids), step):
-            known |= await self._read_ledger(reservation_ids[at : at + step])
+            some = reservation_ids[at : at + step]
+            known |= await self._read_ledger(some)
+            missing = [one for one in some if one not in known]
+            if missing:
+                lost = await self._books.lost_orders(missing)
+                known |= {order.reservation_id: order for order in lost}
         return known
 
     async def page(

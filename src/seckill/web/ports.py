@@ -62,6 +62,10 @@ class OrderBooks(Protocol):
         """The orders of these reservations, in any order; those not in the ledger are left out."""
         ...
 
+    async def lost_orders(self, reservation_ids: Sequence[ReservationId]) -> Sequence[Order]:
+        """Those of these reservations that were lost and are named so; their user id is empty."""
+        ...
+
     async def orders_of_user(
         self, user_id: UserId, *, orders_max: int, before: ReservationId | None
     ) -> Sequence[Order]:

@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Final
 
@@ -136,7 +137,8 @@ class OrderFeed:
             for reservation_id, order in states.items():
                 for watch in self._watches.get(reservation_id, ()):
                     if watch.order.state is not order.state:
-                        watch.tell(order)
+                        # Of a purchase that was lost only its buyer knows whose it was.
+                        watch.tell(replace(order, user_id=watch.order.user_id))
             await asyncio.sleep(self._limits.sse_poll_ms / 1000)
 
 

@@ -118,6 +118,7 @@ class ShelfOfOrders:
         self.reads: list[list[ReservationId]] = []
         self.in_flight = 0
         self.in_flight_most = 0
+        self.lost: dict[ReservationId, Order] = {}
         self.before_read: Callable[[], Awaitable[None]] | None = None
         self.error: Exception | None = None
 
@@ -136,6 +137,10 @@ class ShelfOfOrders:
         self.reads.append(list(reservation_ids))
         await self._read()
         return [self.orders[name] for name in reservation_ids if name in self.orders]
+
+    async def lost_orders(self, reservation_ids: Sequence[ReservationId]) -> Sequence[Order]:
+        await self._read()
+        return [self.lost[name] for name in reservation_ids if name in self.lost]
 
     async def orders_of_user(
         self, user_id: UserId, *, orders_max: int, before: ReservationId | None

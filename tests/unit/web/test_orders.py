@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -192,3 +193,23 @@ async def test_the_live_feed_reads_in_bounded_steps() -> None:
     case.books.orders = {reservation(n): order(n) for n in range(1, 26)}
     assert len(await case.book.states(names)) == 25
     assert [len(read) for read in case.books.reads] == [10, 10, 5]
+
+
+async def test_a_purchase_that_was_lost_reads_as_that_to_whoever_was_told_its_id() -> None:
+    case = Case()
+    case.books.lost[reservation(3)] = replace(
+        order(3), user_id=UserId(""), state=OrderState.COMPENSATED, reason="it was lost"
+    )
+    async with case.running() as book:
+        lost = await book.find(reservation(3), ANN)
+        assert lost is not None
+        assert (lost.user_id, lost.state, lost.reason) == (ANN, "compensated", "it was lost")
+        assert await book.find(reservation(4), ANN) is None
+        states = await book.states([reservation(3), reservation(4)])
+        assert {name: one.state for name, one in states.items()} == {
+            reservation(3): OrderState.COMPENSATED
+        }
+        # What turned up after all goes before the word that it was lost.
+        case.books.orders[reservation(3)] = order(3)
+        assert await book.find(reservation(3), BOB) is None
+        assert await book.find(reservation(3), ANN) == order(3)
