@@ -12,7 +12,9 @@ transaction, for the dead letters). So: look first, then read the outbox from it
 dead letters, then the ledger. What happened up to (E, S) was in the outbox at the look or had been
 written; if it left the outbox while that was read, it was written before the ledger is read. Hence
 each seq from 1 to S is in one of the three, or it is lost. The same holds for earlier epochs: up
-to where the ledger closed them, and up to what web processes of this host have acknowledged.
+to where the ledger closed them, and up to what web processes have acknowledged: those of this host
+by their marks, those of others by what they have reported. What is named as lost already is set
+apart: it is accounted for.
 What happened after the look is left out everywhere: it belongs to the next audit.
 
 **Counters against the log.** Where nothing is missing, the events up to (E, S) add up to what the
@@ -106,6 +108,7 @@ async def run_audit(
     started_at_ms, started_ms = clock.now_ms(), clock.monotonic_ms()
     async with ledger.books() as books:
         sales = [s for s in await books.sales() if sale_ids is None or s.sale_id in sale_ids]
+    statements = await ledger.statements()
     outcomes = []
     for sale in sales:
         audit = SaleAudit(
@@ -123,6 +126,8 @@ async def run_audit(
         sales=[outcome.line for outcome in outcomes],
         started_at_ms=started_at_ms,
         duration_ms=round(clock.monotonic_ms() - started_ms),
+        accounted=[finding for outcome in outcomes for finding in outcome.accounted],
+        statements=[one for one in statements if one.sale_id in {sale.sale_id for sale in sales}],
         unproven=[bucket_id for outcome in outcomes for bucket_id in outcome.unproven],
         unsettled=sum(outcome.unsettled for outcome in outcomes),
     )

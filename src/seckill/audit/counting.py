@@ -64,6 +64,7 @@ class AuditedBucket:
         accepted: of each epoch since, the last seq that these counters contain.
         written: the places in the ledger, by epoch.
         gaps: the places that are in no log, by epoch; `held_gaps` those that a buyer holds.
+        losses: the places that are named as lost, by epoch; `accounted` those that are in no log.
         suspects: to be looked at again; `condemned`: already found to be wrong.
     """
 
@@ -88,6 +89,8 @@ class AuditedBucket:
     phantom: Tally = field(default_factory=Tally)
     suspects: set[Suspect] = field(default_factory=set)
     condemned: set[Suspect] = field(default_factory=set)
+    losses: dict[int, SeqSet] = field(default_factory=dict)
+    accounted: dict[int, SeqSet] = field(default_factory=dict)
     _opening_held: int = 0
     _admitted: int = 0
     _released: int = 0
@@ -137,7 +140,8 @@ class AuditedBucket:
 
     def count_collision(self, place: Place) -> None:
         """Count an event whose place or id belonged to something else: its place is known."""
-        self.collisions += 1
+        if place.epoch >= self.base:
+            self.collisions += 1
         self._cover(place)
 
     def count_release(self, release: AuditedRelease) -> None:
@@ -175,6 +179,30 @@ class AuditedBucket:
             if epoch in self.written:
                 covered[epoch].update(self.written[epoch])
         return invariants.gaps(given, covered)
+
+    def count_loss(self, place: Place) -> None:
+        """Note a place that is named as lost."""
+        self.losses.setdefault(place.epoch, SeqSet()).add(place.seq)
+
+    def account_for(self, gaps: Mapping[int, SeqSet]) -> dict[int, SeqSet]:
+        """Set the gaps apart that are named as lost already; returns the others."""
+        others: dict[int, SeqSet] = {}
+        for epoch, seqs in gaps.items():
+            rest = seqs.minus(self.losses.get(epoch, SeqSet()))
+            named = seqs.minus(rest)
+            if named:
+                self.accounted[epoch] = named
+            if rest:
+                others[epoch] = rest
+        return others
+
+    def log_is_whole(self) -> bool:
+        """Whether nothing is missing of what the counters of Redis were made of."""
+        return not (
+            self.log.dead_letters
+            or self.collisions
+            or any(epoch >= self.base for epoch in self.find_gaps())
+        )
 
     def log_sums(self) -> LogSums:
         """What the log adds up to; only true when nothing is missing from it."""

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from seckill.admission.bucket import BucketView, Holding
+from seckill.admission.judging import ledger_behind
 from seckill.admission.scripts import Status
 from seckill.audit.ports import EpochRow, HoldingFault, SaleSums, WrittenPlace
 from seckill.audit.report import Finding, Kind, Subject, Tally
@@ -25,8 +26,10 @@ __all__ = [
     "Ref",
     "ReservationFacts",
     "Verdict",
+    "accounted_losses",
     "base_epoch",
     "check_balance",
+    "check_books",
     "check_counters",
     "check_duplicates",
     "check_log",
@@ -44,6 +47,7 @@ __all__ = [
     "never_given",
     "phantom",
     "places_given",
+    "settled_collisions",
     "stranded",
     "why_stranded",
     "why_unproven",
@@ -425,6 +429,40 @@ def lost(ref: Ref, tally: Tally) -> Finding:
         f" the buyer by the reservation id. Run {ref.rebuild} to put units that Redis still"
         " holds for them back on sale.",
     )
+
+
+def accounted_losses(ref: Ref, tally: Tally) -> Finding:
+    """Lost places that a rebuild has named."""
+    return ref.finding(
+        Kind.LOST,
+        tally,
+        f"{tally.count} places were acknowledged to buyers and lost; a rebuild has named each of"
+        " them, and its buyer reads so.",
+        "Nothing more is to be repaired. `seckill rebuild --statements` says what was done.",
+    )
+
+
+def settled_collisions(ref: Ref, tally: Tally) -> Finding:
+    """Collisions from before the last rebuild."""
+    return ref.finding(
+        Kind.COLLISION,
+        tally,
+        f"{tally.count} events claimed a place that belongs to another one, before the bucket was"
+        " rebuilt. None of them became an order; each is recorded, and its buyer reads so.",
+        "Nothing more is to be repaired.",
+    )
+
+
+def check_books(ref: Ref, view: BucketView, written_seq: int) -> Iterable[Finding]:
+    """The ledger is not less far than it was when Redis last noted it."""
+    older = ledger_behind(view, written_seq)
+    if older is not None:
+        yield ref.finding(
+            Kind.LEDGER_OLDER,
+            _tally(Subject(note=f"epoch {view.epoch}")),
+            f"A backup was restored behind the back of Redis: {older}.",
+            "Run `seckill reconcile`: it shows which orders Redis still knows, and writes them.",
+        )
 
 
 def lost_events(ref: Ref, tally: Tally) -> Finding:

@@ -5,7 +5,7 @@ that belong together are compared there, and cannot differ because something mov
 methods ask for a few places as they are *now*: a suspect is looked at again with them.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from seckill.ledger.auditing import (
     SaleSums,
 )
 from seckill.ledger.epochs import EpochRow
+from seckill.ledger.fences import FenceStatement
 from seckill.ledger.looks import WrittenOrder, WrittenPlace
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "AuditedRelease",
     "AuditedStockChange",
     "EpochRow",
+    "FenceStatement",
     "HoldingFault",
     "SaleSums",
     "WrittenOrder",
@@ -71,6 +73,14 @@ class AuditBooks(Protocol):
         """The collisions of a sale."""
         ...
 
+    async def losses(self, sale_id: SaleId) -> list[Place]:
+        """The places of a sale that are named as lost, and so accounted for."""
+        ...
+
+    async def fence_causes(self, sale_id: SaleId) -> dict[int, str]:
+        """By bucket, why it is not trusted now."""
+        ...
+
     async def stock_changes(self, sale_id: SaleId) -> list[AuditedStockChange]:
         """The stock changes of a sale."""
         ...
@@ -85,6 +95,14 @@ class AuditLedger(Protocol):
 
     def books(self) -> AbstractAsyncContextManager[AuditBooks]:
         """The books as they are at this instant, for as long as the block runs."""
+        ...
+
+    async def marks(self, sale_id: SaleId) -> Mapping[int, Mapping[int, int]]:
+        """By bucket and epoch the highest seq that any host has reported as acknowledged."""
+        ...
+
+    async def statements(self) -> Sequence[FenceStatement]:
+        """What happened to buckets that were not trusted, the newest first."""
         ...
 
     async def written(self, places: Sequence[Place]) -> dict[Place, WrittenPlace]:

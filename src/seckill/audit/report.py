@@ -6,8 +6,10 @@ from enum import StrEnum
 from typing import Any, Final
 
 from seckill.domain.ids import GoodsId, ReservationId, SaleId, UserId
+from seckill.domain.instants import rfc3339_ms
 from seckill.domain.reservation import BucketId, Place
 from seckill.domain.wording import counted
+from seckill.ledger.fences import FenceStatement
 
 __all__ = [
     "COUNTED_AS",
@@ -20,10 +22,14 @@ __all__ = [
     "SaleLine",
     "Subject",
     "Tally",
+    "statement_text",
 ]
 
 IDS_MAX: Final = 20
 """Ids named in one finding; the count beside them is of all that are concerned."""
+
+
+_STATEMENTS_SHOWN: Final = 5
 
 
 class Promise(StrEnum):
@@ -53,6 +59,7 @@ class Kind(StrEnum):
     STOCK_DIFFERS = "stock_differs"
     COUNTER = "counter"
     TORN = "torn"
+    LEDGER_OLDER = "ledger_older"
     FENCED = "fenced"
 
 
@@ -70,6 +77,7 @@ PROMISES: Final = {
     Kind.STOCK_DIFFERS: Promise.CONSERVATION,
     Kind.COUNTER: Promise.CONSERVATION,
     Kind.TORN: Promise.PROVABLE,
+    Kind.LEDGER_OLDER: Promise.NO_LOSS,
     Kind.FENCED: Promise.PROVABLE,
 }
 
@@ -216,6 +224,9 @@ class AuditReport:
 
     Attributes:
         started_at_ms: when it began (UTC epoch milliseconds).
+        accounted: what was lost or collided once and is settled: named, told to its buyers, and
+            part of a statement. No finding.
+        statements: what happened to buckets that were not trusted, the newest first.
         unproven: buckets about which nothing could be proven.
         unsettled: things that kept moving while they were looked at, and so are neither proven
             right nor wrong; the next audit sees them. Not a finding.
@@ -225,6 +236,8 @@ class AuditReport:
     sales: Sequence[SaleLine]
     started_at_ms: int
     duration_ms: int
+    accounted: Sequence[Finding] = ()
+    statements: Sequence[FenceStatement] = ()
     unproven: Sequence[BucketId] = ()
     unsettled: int = 0
 
@@ -271,6 +284,8 @@ class AuditReport:
             "stranded": self.stranded,
             "in_flight": self.in_flight,
             "findings": [finding.to_dict() for finding in self.findings],
+            "accounted": [finding.to_dict() for finding in self.accounted],
+            "statements": [statement.to_dict() for statement in self.statements],
             "unproven": len(self.unproven),
             "unsettled": self.unsettled,
             "sales": [line.to_dict() for line in self.sales],
@@ -284,6 +299,10 @@ class AuditReport:
         lines.append("")
         for finding in self.findings:
             lines += [*_finding_text(finding), ""]
+        for settled in self.accounted:
+            lines += [*_finding_text(settled, mark="·"), ""]
+        if self.statements:
+            lines += [*(statement_text(one) for one in self.statements[:_STATEMENTS_SHOWN]), ""]
         numbers = (
             f"oversold {self.oversold} · duplicates {self.duplicates} · lost {self.lost}"
             f" · stranded {self.stranded} · in flight {self.in_flight}"
@@ -291,6 +310,23 @@ class AuditReport:
         verdict = "Every promise is kept" if self.ok else counted(len(self.findings), "finding")
         lines.append(f"{verdict}: {numbers} ({self.duration_ms} ms)")
         return "\n".join(lines)
+
+
+def statement_text(statement: FenceStatement) -> str:
+    """What happened to a bucket that was not trusted, on one line."""
+    where = f"{statement.goods_id} (sale {statement.sale_id}, bucket {statement.bucket})"
+    since = rfc3339_ms(statement.noticed_at_ms)
+    if statement.outcome is None:
+        waits = " and waits for an operator" if statement.needs_operator else ""
+        return f"! {where} is closed since {since}{waits}: {statement.cause}"
+    how = "rebuilt" if statement.outcome == "rebuilt" else "carried on, nothing was lost,"
+    text = (
+        f"· {where} was closed for {statement.paused_ms} ms at {since}: {statement.cause}; {how}"
+        f" under epoch {statement.new_epoch}; lost {statement.lost_count}, compensated"
+        f" {statement.compensated}, recovered {statement.recovered_orders}, withheld"
+        f" {statement.withheld_units}, oversold {statement.oversold_units}"
+    )
+    return text + "".join(f"; not known: {sentence}" for sentence in statement.unknown)
 
 
 def _sale_text(line: SaleLine) -> str:
@@ -304,11 +340,11 @@ def _sale_text(line: SaleLine) -> str:
     )
 
 
-def _finding_text(finding: Finding) -> list[str]:
+def _finding_text(finding: Finding, mark: str = "✗") -> list[str]:
     where = f"{finding.goods_id} (sale {finding.sale_id}"
     where += ")" if finding.bucket is None else f", bucket {finding.bucket})"
     lines = [
-        f"✗ {finding.kind.value} · {finding.promise.value} · {where}",
+        f"{mark} {finding.kind.value} · {finding.promise.value} · {where}",
         f"  {finding.what}",
         *(f"    - {subject}" for subject in finding.ids),
     ]

@@ -43,6 +43,7 @@ class SaleOutcome:
     """What the audit of one sale came to; the parts are those of `AuditReport`."""
 
     findings: Sequence[Finding]
+    accounted: Sequence[Finding]
     line: SaleLine
     unproven: Sequence[BucketId]
     unsettled: int
@@ -90,16 +91,20 @@ class SaleAudit:
         self._unsettled = 0
         buckets = await self._first_looks()
         findings: list[Finding] = []
+        accounted: list[Finding] = []
         async with self._ledger.books() as books:
             sums = await books.sums(sale_id)
             assert sums is not None, "sales are never deleted"
             # It may have been closed since the audit began.
             closed = all(sale.sale_id != sale_id for sale in await books.sales(closed=False))
             epochs = await books.epochs(sale_id)
+            causes = await books.fence_causes(sale_id)
             for bucket in buckets.values():
                 bucket.judge_trust(
                     [row for row in epochs if row.bucket == bucket.bucket_id.bucket], closed=closed
                 )
+                if bucket.reason is not None and bucket.bucket_id.bucket in causes:
+                    bucket.reason = f"{bucket.reason} ({causes[bucket.bucket_id.bucket]})"
                 if bucket.reason is not None and not last:
                     raise NotNow(bucket.reason)
             changes = await books.stock_changes(sale_id)
@@ -109,11 +114,14 @@ class SaleAudit:
             findings += invariants.check_counters(ref, sums, faults)
             await self._read_orders(books, buckets)
             await self._read_others(books, buckets)
-            collisions = await self._read_collisions(books, buckets)
-            if collisions.count:
-                findings.append(invariants.collided(ref, collisions))
+            more, settled = await self._read_facts(ref, books, buckets)
+            findings += more
+            accounted += settled
         for bucket in buckets.values():
             findings += await self._check_bucket(bucket, last=last)
+            if bucket.accounted:
+                named = self._name_gaps(bucket, bucket.accounted, units=1)
+                accounted.append(invariants.accounted_losses(bucket.ref, named))
         if all(bucket.trusted for bucket in buckets.values()) and not await self._stock_agrees(
             sums, changes, buckets.values()
         ):
@@ -121,6 +129,7 @@ class SaleAudit:
             findings += invariants.check_stock(ref, put_units, sums.stock_units)
         return SaleOutcome(
             findings,
+            accounted,
             self._line(sums, list(buckets.values()), closed=closed),
             [bucket.bucket_id for bucket in buckets.values() if bucket.reason is not None],
             self._unsettled,
@@ -157,6 +166,7 @@ class SaleAudit:
     async def _first_looks(self) -> dict[int, AuditedBucket]:
         sale = self._sale
         # Before the look: a mark is raised only after Redis has given the seq out.
+        reported = await self._ledger.marks(sale.sale_id)
         marks = await asyncio.to_thread(highest_marks, self._marks_folder)
         buckets = {}
         for number in range(sale.bucket_count):
@@ -167,7 +177,7 @@ class SaleAudit:
             buckets[number] = AuditedBucket(
                 ref=Ref(sale.sale_id, sale.goods_id, number),
                 bucket_id=bucket_id,
-                marks=marks.get(bucket_id, {}),
+                marks=_highest(marks.get(bucket_id, {}), reported.get(number, {})),
                 view=view,
                 parts=(await self._reader.parts(bucket_id) if view.status is Status.TORN else []),
                 log=await self._reader.unwritten(bucket_id, *horizon),
@@ -198,25 +208,43 @@ class SaleAudit:
                     if release.reservation.bucket in buckets:
                         buckets[release.reservation.bucket].count_release(release)
 
+    async def _read_facts(
+        self, ref: Ref, books: AuditBooks, buckets: Mapping[int, AuditedBucket]
+    ) -> tuple[list[Finding], list[Finding]]:
+        """Read what is recorded as gone wrong: findings, and what is settled by a rebuild."""
+        collisions, settled = await self._read_collisions(books, buckets)
+        for place in await books.losses(ref.sale_id):
+            if place.bucket in buckets:
+                buckets[place.bucket].count_loss(place)
+        return (
+            [invariants.collided(ref, collisions)] if collisions.count else [],
+            [invariants.settled_collisions(ref, settled)] if settled.count else [],
+        )
+
     async def _read_collisions(
         self, books: AuditBooks, buckets: Mapping[int, AuditedBucket]
-    ) -> Tally:
-        tally = Tally()
+    ) -> tuple[Tally, Tally]:
+        """The collisions since the last rebuild of their buckets, and those before it."""
+        tally, settled = Tally(), Tally()
         async for collisions in books.collisions(self._sale.sale_id):
             for collision in collisions:
-                tally.add(_collision_subject(collision))
-                if collision.place.bucket in buckets:
-                    buckets[collision.place.bucket].count_collision(collision.place)
-        return tally
+                bucket = buckets.get(collision.place.bucket)
+                before = bucket is not None and collision.place.epoch < bucket.base
+                (settled if before else tally).add(_collision_subject(collision))
+                if bucket is not None:
+                    bucket.count_collision(collision.place)
+        return tally, settled
 
     # One bucket against the books
 
     async def _check_bucket(self, bucket: AuditedBucket, *, last: bool) -> list[Finding]:
         ref = bucket.ref
         findings = self._check_counts(bucket)
-        bucket.gaps = await self._second_look.confirm_gaps(bucket, bucket.find_gaps())
+        gaps = await self._second_look.confirm_gaps(bucket, bucket.find_gaps())
+        bucket.gaps = bucket.account_for(gaps)
         if bucket.reason is not None:
-            return [*findings, invariants.fenced(ref, bucket.reason, self._name_gaps(bucket))]
+            unwritten = self._name_gaps(bucket, bucket.gaps, units=0)
+            return [*findings, invariants.fenced(ref, bucket.reason, unwritten)]
         if bucket.trusted:
             await self._suspect_stranded(bucket)
             self._unsettled += await self._second_look.confirm(bucket)
@@ -244,7 +272,8 @@ class SaleAudit:
         if bucket.trusted:
             findings += invariants.check_balance(ref, view)
             findings += invariants.check_whole(ref, view, bucket.parts)
-            if not (log.dead_letters or bucket.collisions or bucket.find_gaps()):
+            findings += invariants.check_books(ref, view, bucket.last_written(view.epoch))
+            if bucket.log_is_whole():
                 findings += invariants.check_log(ref, view, bucket.log_sums())
         letters = _dead_letters(bucket)
         if letters.count or log.dead_letters_more:
@@ -269,10 +298,10 @@ class SaleAudit:
 
     # Places that are in no log
 
-    def _name_gaps(self, bucket: AuditedBucket) -> Tally:
+    def _name_gaps(self, bucket: AuditedBucket, gaps: Mapping[int, SeqSet], *, units: int) -> Tally:
         tally = Tally()
-        for epoch, seqs in bucket.gaps.items():
-            self._name(tally, bucket.bucket_id, epoch, seqs, units=0, note=None)
+        for epoch, seqs in gaps.items():
+            self._name(tally, bucket.bucket_id, epoch, seqs, units=units, note=None)
         return tally
 
     def _name(
@@ -401,6 +430,15 @@ class SaleAudit:
 
     async def _put_units(self, bucket_ids: Iterable[BucketId]) -> int:
         return sum([(await self._reader.look(bucket_id)).put_units for bucket_id in bucket_ids])
+
+
+def _highest(*marks: Mapping[int, int]) -> dict[int, int]:
+    """The highest of several marks of each epoch."""
+    highest: dict[int, int] = {}
+    for some in marks:
+        for epoch, seq in some.items():
+            highest[epoch] = max(seq, highest.get(epoch, 0))
+    return highest
 
 
 def _readable(view: BucketView) -> bool:

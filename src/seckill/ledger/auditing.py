@@ -19,7 +19,9 @@ from seckill.ledger.tables import (
     bucket_events,
     collisions,
     epochs,
+    fences,
     holdings,
+    losses,
     orders,
     releases,
     sales,
@@ -302,6 +304,24 @@ class Books:
             (*_place_key(collisions), collisions.c.content_hash),
             lambda row: AuditedCollision(Place(*row[:4]), *row[4:9]),
         )
+
+    async def losses(self, sale_id: SaleId) -> list[Place]:
+        """The places of a sale that are named as lost: accounted for, and lost for ever."""
+        result = await self._connection.execute(
+            select(losses.c.sale_id, losses.c.epoch, losses.c.bucket, losses.c.seq)
+            .where(losses.c.sale_id == sale_id)
+            .order_by(losses.c.bucket, losses.c.epoch, losses.c.seq)
+        )
+        return [Place(*row) for row in result]
+
+    async def fence_causes(self, sale_id: SaleId) -> dict[int, str]:
+        """By bucket, why it is not trusted now."""
+        result = await self._connection.execute(
+            select(fences.c.bucket, fences.c.cause).where(
+                fences.c.sale_id == sale_id, fences.c.outcome.is_(None)
+            )
+        )
+        return {row.bucket: row.cause for row in result}
 
     async def stock_changes(self, sale_id: SaleId) -> list[AuditedStockChange]:
         """The stock changes of a sale, oldest first."""

@@ -13,12 +13,14 @@ from typing import Final
 from sqlalchemy import ColumnElement, Table, select, union
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from seckill.domain.ids import ReservationId, UserId
+from seckill.domain.clock import Clock
+from seckill.domain.ids import ReservationId, SaleId, UserId
 from seckill.domain.order import HOLDING_STATES, OrderState
 from seckill.domain.reservation import BucketId, Place
 from seckill.ledger import statements
 from seckill.ledger.auditing import AuditReading, Books
 from seckill.ledger.engine import Database
+from seckill.ledger.fences import FenceBook, FenceStatement
 from seckill.ledger.tables import bucket_events, collisions, orders, releases
 
 __all__ = ["PLACES_MAX", "SQLAuditLedger", "WrittenOrder", "WrittenPlace"]
@@ -64,13 +66,22 @@ class WrittenPlace:
 class SQLAuditLedger:
     """Implements `audit.ports.AuditLedger` on a ledger in SQLite or PostgreSQL."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._reading = AuditReading(database)
+        self._fences = FenceBook(database, clock)
 
     def books(self) -> AbstractAsyncContextManager[Books]:
         """See `AuditLedger.books`."""
         return self._reading.books()
+
+    async def marks(self, sale_id: SaleId) -> dict[int, dict[int, int]]:
+        """See `AuditLedger.marks`."""
+        return await self._fences.marks_of_sale(sale_id)
+
+    async def statements(self) -> list[FenceStatement]:
+        """See `AuditLedger.statements`."""
+        return await self._fences.statements()
 
     async def written(self, places: Sequence[Place]) -> dict[Place, WrittenPlace]:
         """See `AuditLedger.written`."""

@@ -13,7 +13,7 @@ async def audit(stores: Stores) -> AuditReport:
     """Audit every sale. Raises as `run_audit`."""
     return await run_audit(
         reader=BucketReader(stores.redis, stores.buckets, stores.keys),
-        ledger=SQLAuditLedger(stores.database),
+        ledger=SQLAuditLedger(stores.database, stores.clock),
         reservation_ids=stores.ids,
         clock=stores.clock,
         marks_folder=stores.settings.data.marks,

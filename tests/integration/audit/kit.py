@@ -220,7 +220,7 @@ async def open_service(
             marks_folder=marks_folder,
             database=database,
             ledger=ledger,
-            audit_ledger=SQLAuditLedger(database),
+            audit_ledger=SQLAuditLedger(database, clock),
             buckets=buckets,
             scripts=scripts,
             keeper=keeper,

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from contract.ledger.kit import ID_KEY, HandClock, Shop, open_shop
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.audit.ports import WrittenOrder, WrittenPlace
+from seckill.domain.clock import SystemClock
 from seckill.domain.order import OrderState
 from seckill.ledger import Database, LedgerOptions, SQLLedger, ensure_schema
 from seckill.ledger.looks import SQLAuditLedger
@@ -49,7 +50,7 @@ async def shop(database: Database) -> Shop:
 
 
 async def test_what_is_written_at_places_now(database: Database, shop: Shop) -> None:
-    audit = SQLAuditLedger(database)
+    audit = SQLAuditLedger(database, SystemClock())
     places = [shop.place(seq) for seq in range(1, 10)] + [shop.place(1, epoch=2)]
     written = await audit.written(places)
     assert {place.seq for place in written} == {1, 2, 3, 5, 8}
@@ -69,7 +70,7 @@ async def test_what_is_written_at_places_now(database: Database, shop: Shop) -> 
 async def test_a_release_is_pending_only_until_it_is_confirmed(
     database: Database, shop: Shop
 ) -> None:
-    audit = SQLAuditLedger(database)
+    audit = SQLAuditLedger(database, SystemClock())
     assert await audit.released_at(shop.bucket_id, 1, 1, 9) == {}
     await shop.ledger.confirm_releases([(IDS.encode(shop.place(2)), 4)])
     (written,) = (await audit.written([shop.place(2)])).values()
@@ -82,7 +83,7 @@ async def test_a_release_is_pending_only_until_it_is_confirmed(
 
 
 async def test_which_seqs_are_written_in_a_range(database: Database, shop: Shop) -> None:
-    audit = SQLAuditLedger(database)
+    audit = SQLAuditLedger(database, SystemClock())
     assert list(await audit.written_seqs(shop.bucket_id, 1, 1, 99)) == [1, 2, 3, 5, 8]
     assert list(await audit.written_seqs(shop.bucket_id, 1, 2, 5)) == [2, 3, 5]
     assert list(await audit.written_seqs(shop.bucket_id, 2, 1, 99)) == []
@@ -91,7 +92,7 @@ async def test_which_seqs_are_written_in_a_range(database: Database, shop: Shop)
 async def test_a_place_where_only_a_collision_is_recorded_is_no_gap(
     database: Database, shop: Shop
 ) -> None:
-    audit = SQLAuditLedger(database)
+    audit = SQLAuditLedger(database, SystemClock())
 
     async def record(connection: AsyncConnection) -> None:
         await connection.execute(
