@@ -29,7 +29,7 @@ from seckill.runtime.settings import Settings
 
 __all__ = ["Stores", "open_stores"]
 
-_LEDGER_CONNECTIONS: Final = 4
+_LEDGER_CONNECTIONS: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,6 +110,15 @@ LAYOUT: Final = Layout(
                    "Time of one transaction of the order worker that was committed.", _SECONDS),
         _counter("seckill_ledger_errors_total",
                  "Transactions of the order worker that failed and are tried again."),
+        # The audit
+        _counter("seckill_audits_total", "Audits in the background that came to their end."),
+        _histogram("seckill_audit_seconds", "Time of one of them.", _SECONDS),
+        _gauge("seckill_audit_findings", "Findings of the last one: each is a broken promise.",
+               Merge.MAX),
+        _gauge("seckill_audit_unproven_buckets", "Stock buckets about which it could prove "
+               "nothing, since they were fenced.", Merge.MAX),
+        _gauge("seckill_audit_finished_at_seconds", "When it ended, in seconds since 1970.",
+               Merge.MAX),
         # The web
         _counter("seckill_http_requests_total", "Requests by route and class of status.",
                  route=ROUTES, status=_STATUSES),

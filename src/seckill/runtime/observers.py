@@ -95,6 +95,11 @@ class WorkerMetrics:
         self._openings = metrics.counter("seckill_bucket_openings_total")
         self._fenced = metrics.gauge("seckill_fenced_buckets")
         self._write_seconds = metrics.histogram("seckill_ledger_write_seconds")
+        self._audits = metrics.counter("seckill_audits_total")
+        self._audit_seconds = metrics.histogram("seckill_audit_seconds")
+        self._audit_findings = metrics.gauge("seckill_audit_findings")
+        self._audit_unproven = metrics.gauge("seckill_audit_unproven_buckets")
+        self._audit_finished = metrics.gauge("seckill_audit_finished_at_seconds")
         self._backlog_entries = metrics.gauge("seckill_outbox_backlog_entries")
         self._backlog_seconds = metrics.gauge("seckill_outbox_backlog_seconds")
 
@@ -127,6 +132,14 @@ class WorkerMetrics:
     def write_took(self, seconds: float) -> None:
         """One transaction was committed after so long."""
         self._write_seconds.observe(seconds)
+
+    def audited(self, findings: int, unproven: int, seconds: float, at_ms: int) -> None:
+        """See AuditObserver."""
+        self._audits.inc()
+        self._audit_seconds.observe(seconds)
+        self._audit_findings.set(findings)
+        self._audit_unproven.set(unproven)
+        self._audit_finished.set(at_ms / 1000)
 
     def backlog(self, entries: int, oldest_ms: int) -> None:
         """So much waits in the outbox."""

@@ -199,9 +199,27 @@ async def _worker(settings: Settings, slot: int, metrics: Metrics, stop: asyncio
             rebuilds.run(),
             again("sweep releases", _SWEEP_EVERY_S, sweep.sweep),
             again("measure the outbox", _LAG_EVERY_S, lambda: _measure(channel, counts)),
+            _audits(stores, counts) if slot == 0 and settings.audit_every_s else _nothing(),
             collect_when_idle(),
         ):
             await worker.run(stop)
+
+
+async def _audits(stores: Stores, counts: WorkerMetrics) -> None:
+    # Loaded by the one worker that audits, and not before it works.
+    from seckill.runtime.auditing import audit  # noqa: PLC0415
+    from seckill.runtime.background_audit import BackgroundAudit  # noqa: PLC0415
+
+    await BackgroundAudit(
+        lambda: audit(stores),
+        every_ms=stores.settings.audit_every_s * 1000,
+        observer=counts,
+        clock=stores.clock,
+    ).run()
+
+
+async def _nothing() -> None:
+    """No audits here."""
 
 
 async def again(

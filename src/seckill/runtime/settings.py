@@ -363,6 +363,14 @@ class Settings(BaseSettings):
         ge=100,
         le=600_000,
     )
+    audit_every_s: Count = _setting(
+        "Pause between two audits in the background; 0: none. Audits take at most a twentieth of "
+        "one worker's time.",
+        60,
+        unit="s",
+        ge=0,
+        le=86_400,
+    )
     log_level: Literal["debug", "info", "warning", "error"] = _setting(
         "Least important kind of message that is logged.", "info"
     )

@@ -191,6 +191,7 @@ async def _drive_worker(worker: WorkerMetrics) -> None:
     worker.reopened()
     worker.fenced(1)
     worker.backlog(5, 2_000)
+    worker.audited(1, 1, 0.1, 1_000)
 
 
 async def _drive_web(web: HTTPMetrics) -> None:
