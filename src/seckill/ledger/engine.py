@@ -8,10 +8,16 @@ has written in between, and no busy timeout helps; taking the write lock first m
 PostgreSQL: READ COMMITTED, time limits on connecting, on statements, on locks and on idling in a
 transaction. The statements of this room take the row of the sale first (`statements.LOCK_SALES`),
 and what they read after that is current.
+
+A buyer's look at an order is one way to PostgreSQL and back: reads have no transaction around them
+(READ COMMITTED would give every statement a snapshot of its own anyway), statements are prepared
+once for each connection, and a connection that was in use a moment ago is not asked whether it
+still lives. With a database that is 20 ms away, five ways would be a tenth of a second each time.
 """
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -36,6 +42,8 @@ _DRIVERS: Final = {
     "postgresql+asyncpg": "postgresql+asyncpg",
 }
 _POOL_RECYCLE_S: Final = 1800
+_PING_AFTER_IDLE_S: Final = 1.0
+_USED_AT_S: Final = "seckill_used_at_s"
 _BEGIN: Final = "seckill_begin"
 
 
@@ -79,13 +87,16 @@ class Database:
         if self.is_sqlite:
             self._engine = _sqlite_engine(url, options)
             writer: dict[str, Any] = {_BEGIN: "BEGIN IMMEDIATE"}
+            reader: dict[str, Any] = {}
             snapshot: dict[str, Any] = {_BEGIN: "BEGIN"}
         else:
             self._engine = _postgresql_engine(url, options)
             self._errors += _asyncpg_errors()
             writer = {}
+            reader = {"isolation_level": "AUTOCOMMIT"}
             snapshot = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._writer = self._engine.execution_options(**writer)
+        self._reader = self._engine.execution_options(**reader)
         self._snapshot = self._engine.execution_options(**snapshot)
         self._running: set[asyncio.Task[Any]] = set()
         self._disposed = False
@@ -109,8 +120,11 @@ class Database:
         return await self._run(doing, self._in_transaction(self._writer, doing, work))
 
     async def read(self, doing: str, work: Callable[[AsyncConnection], Awaitable[_T]]) -> _T:
-        """Run ``work`` in one transaction that only reads. Raises as `write` does."""
-        return await self._run(doing, self._in_transaction(self._engine, doing, work))
+        """Run ``work``, which only reads; what it reads need not be of one instant.
+
+        Raises as `write` does.
+        """
+        return await self._run(doing, self._in_transaction(self._reader, doing, work))
 
     @asynccontextmanager
     async def snapshot(self, doing: str) -> AsyncIterator[AsyncConnection]:
@@ -229,7 +243,7 @@ def _sqlite_engine(url: URL, options: LedgerOptions) -> AsyncEngine:
 
 def _postgresql_engine(url: URL, options: LedgerOptions) -> AsyncEngine:
     statement_ms = options.statement_timeout_ms
-    return create_async_engine(
+    engine = create_async_engine(
         url,
         isolation_level="READ COMMITTED",
         connect_args={
@@ -240,8 +254,12 @@ def _postgresql_engine(url: URL, options: LedgerOptions) -> AsyncEngine:
                 "application_name": "seckill",
                 "statement_timeout": str(statement_ms),
                 "lock_timeout": str(options.lock_timeout_ms),
-                "idle_in_transaction_session_timeout": str(statement_ms * 6),
+                # Whoever stops in the middle of a transaction (a frozen process, a host that is
+                # gone) holds the rows of its sales, and everybody else waits behind it.
+                "idle_in_transaction_session_timeout": str(statement_ms),
                 "timezone": "UTC",
+                # Compiling a plan costs more than any statement of a batch.
+                "jit": "off",
                 # A plan made while a table was empty must not be kept when a rush has filled it.
                 "plan_cache_mode": "force_custom_plan",
             },
@@ -249,9 +267,29 @@ def _postgresql_engine(url: URL, options: LedgerOptions) -> AsyncEngine:
         pool_size=options.pool_size,
         max_overflow=0,
         pool_timeout=options.pool_timeout_s,
-        pool_pre_ping=True,
         pool_recycle=_POOL_RECYCLE_S,
     )
+    dialect = engine.sync_engine.dialect
+
+    @event.listens_for(engine.sync_engine, "checkout")
+    def ping_after_idle(connection: Any, record: Any, _proxy: object) -> None:
+        idle_s = time.monotonic() - record.info.get(_USED_AT_S, float("-inf"))
+        if idle_s < _PING_AFTER_IDLE_S:
+            return
+        try:
+            dialect.do_ping(connection)
+        except Exception as error:
+            if not dialect.is_disconnect(error, connection, None):  # type: ignore[arg-type]
+                raise
+            # The pool drops all it has and connects anew: the server was restarted, say.
+            raise exc.InvalidatePoolError("the connection has died") from error
+
+    @event.listens_for(engine.sync_engine, "connect")
+    @event.listens_for(engine.sync_engine, "checkin")
+    def note_use(_connection: object, record: Any) -> None:
+        record.info[_USED_AT_S] = time.monotonic()
+
+    return engine
 
 
 def _asyncpg_errors() -> tuple[type[Exception], ...]:
