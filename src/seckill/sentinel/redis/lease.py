@@ -17,7 +17,7 @@ BLOCK_PARTS: Final = 10
 CREDIT_WORKERS_MIN: Final = 4
 """A flow rule's threshold gives credit if it is at least so many units for each worker."""
 
-HEARTBEAT_NS: Final = 250 * NANOSECONDS_PER_MS
+HEARTBEAT_NS: Final = 200 * NANOSECONDS_PER_MS
 """The longest between two exchanges."""
 
 SPAN_MIN_NS: Final = 25 * NANOSECONDS_PER_MS
@@ -28,6 +28,9 @@ HORIZON_S: Final = 0.25
 
 IDLE_NS: Final = 2 * NANOSECONDS_PER_S
 """A rule that nobody asked about for so long gives its tokens back."""
+
+PREFETCH_PART: Final = 4
+"""Asking before the hand is empty is worth it if what is left lasts this part of the way."""
 
 FADING: Final = 0.5
 """How much of a falling rate is forgotten at each exchange."""
@@ -53,6 +56,7 @@ class Lease:
     __slots__ = (
         "_credit_from_ns",
         "_dated_ms",
+        "_flight_ns",
         "_good_until_ns",
         "_had_ns",
         "_hold",
@@ -90,6 +94,7 @@ class Lease:
         self._hold = 0
         self._good_until_ns = 0
         self._dated_ms = 0
+        self._flight_ns = 0
         self._had_ns: int | None = None
         self._owed = 0
         self._owed_in_flight = 0
@@ -102,6 +107,11 @@ class Lease:
     def total(self, workers: int) -> int:
         """The whole threshold for a window, units."""
         return math.floor(self.count * (workers if self.each else 1) + ROUNDING)
+
+    def change(self, *, count: float, each: bool, window_ns: int) -> None:
+        """Go by another rule. What is more in hand than a block of it is not used any more."""
+        self.count, self.each, self.window_ns = count, each, window_ns
+        self._hold = min(self._hold, max(1, math.floor(count) // BLOCK_PARTS))
 
     # Being asked.
 
@@ -134,7 +144,14 @@ class Lease:
         """Whether it is time for an exchange."""
         if self._owed:
             return True
-        return 2 * self.in_hand(now_ns) < min(self.block, self._wanted(now_ns))
+        hold, wanted = self.in_hand(now_ns), self._wanted(now_ns)
+        if hold < min(self._need, wanted):
+            return True
+        if 2 * hold >= min(self.block, wanted):
+            return False
+        # What is kept counts against the block. If it is used up long before the answer comes,
+        # asking a moment later, with an empty hand, brings more.
+        return hold * NANOSECONDS_PER_S * PREFETCH_PART >= self._rate * self._flight_ns
 
     def _credit(self, workers: int, now_ns: int) -> int:
         if not workers or now_ns < self._credit_from_ns or not self._room:
@@ -156,19 +173,37 @@ class Lease:
     # Living on a share.
 
     def use_share(self, units: int, most: int, now_ns: int) -> None:
-        """Note what the engine will let in while it lives on its share of ``most``."""
-        slice_ns = max(1, self.window_ns // SHARE_SLICES)
+        """Note what the engine may let in while it lives on its share of ``most``.
+
+        Rather too much than too little: a slice no longer counts here as soon as its first instant
+        has left the window, and is told as if all of it had been used at its last.
+        """
+        slice_ns = self._slice_ns
         self._forget_share(now_ns)
-        if sum(used for _, used in self.shared) + units > most:
+        used = sum(count for start, count in self.shared if now_ns - start < self.window_ns)
+        if used + units > most:
             return
         start_ns = now_ns - now_ns % slice_ns
         if self.shared and self.shared[-1][0] == start_ns:
             units += self.shared.pop()[1]
         self.shared.append((start_ns, units))
 
+    @property
+    def _slice_ns(self) -> int:
+        return max(1, self.window_ns // SHARE_SLICES)
+
     def _forget_share(self, now_ns: int) -> None:
-        while self.shared and now_ns - self.shared[0][0] > self.window_ns * 1.05:
+        while self.shared and now_ns - self.shared[0][0] > self.window_ns + self._slice_ns:
             self.shared.popleft()
+
+    def _told_share(self, now_ns: int) -> list[int]:
+        """What was used of the share: age in milliseconds, units, and so on."""
+        slice_ns = self._slice_ns
+        return [
+            number
+            for start_ns, units in self.shared
+            for number in (max(0, now_ns - start_ns - slice_ns) // NANOSECONDS_PER_MS, units)
+        ]
 
     # Exchanging.
 
@@ -185,7 +220,6 @@ class Lease:
         self._owed_in_flight = owed
         if owed:
             self._credit_from_ns = now_ns + 2 * self.window_ns
-        shared = self.shared if leasing else ()
         return {
             "count": self.count,
             "each": int(self.each),
@@ -197,11 +231,7 @@ class Lease:
             "want": max(0, wanted - keep),
             "need": need,
             "had": int(self._had_ns is not None and now_ns - self._had_ns < self.window_ns),
-            "shared": [
-                number
-                for start_ns, units in shared
-                for number in ((now_ns - start_ns) // NANOSECONDS_PER_MS, units)
-            ],
+            "shared": self._told_share(now_ns) if leasing else [],
         }
 
     def answered(self, answer: Answer, exchange: Exchange, now_ns: int) -> None:
@@ -214,8 +244,11 @@ class Lease:
         self._room = answer.room
         self.retry_ns = now_ns + answer.retry_ms * NANOSECONDS_PER_MS
         self._owed_in_flight = 0
+        self._flight_ns = now_ns - exchange.sent_ns
         if answer.granted or kept:
             self._had_ns = now_ns
+        if answer.granted or kept or self.shared:
+            # It was not quiet.
             self._credit_from_ns = now_ns + 2 * self.window_ns
         if exchange.leasing:
             self.shared.clear()

@@ -13,8 +13,8 @@ Why the sum over all workers stays within its bound:
   at most one block for each worker.
 * A worker that was quiet for two windows may use one block on credit, so that the first calls of a
   sale do not wait for Redis. It had nothing in hand then, so it is still one block for each worker.
-* A worker that does not reach Redis uses nothing for a window and lives on its share after that.
-  Redis in turn keeps the share of everybody it does not hear of.
+* Redis keeps the share of a worker that it does not hear of. That worker uses nothing for a window,
+  in which the others come down to what is left for them, and lives on its share after that.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ EXCHANGE_LEASES_MAX: Final = 64
 RETRY_NS: Final = 100 * NANOSECONDS_PER_MS
 """How long after a failure Redis is tried again."""
 
-SILENCE_MS_MIN: Final = 500
+NOTICE_MS: Final = 400
+"""A heartbeat, a retry, and as much again for a process that is busy."""
+
 WORKER_ID_BYTES_MAX: Final = 128
 _LOG: Final = logging.getLogger(__name__)
 
@@ -77,11 +79,12 @@ class LeaseSettings:
     """What can be set about leases.
 
     Attributes:
-        silence_ms: a worker that Redis does not hear of for so long lives on its share; at least
-            500.
+        silence_ms: Redis keeps the share of a worker that it does not hear of for so long. One
+            window later the worker itself begins to live on it.
         forget_ms: after so long it is taken for dead, and its share goes to the others; at least
             twice ``silence_ms``.
-        timeout_ms: a reply that takes longer counts as none; less than ``silence_ms``.
+        timeout_ms: a reply that takes longer counts as none; at least 400 less than ``silence_ms``,
+            so that there is time to notice, and to tell Redis.
         value_count_max: values of one hot-parameter rule that are remembered; the longest unseen is
             forgotten.
 
@@ -89,19 +92,19 @@ class LeaseSettings:
         ValueError: one is out of bounds; the text says which.
     """
 
-    silence_ms: int = 1_000
+    silence_ms: int = 800
     forget_ms: int = 10_000
-    timeout_ms: int = 500
+    timeout_ms: int = 400
     value_count_max: int = 20_000
 
     def __post_init__(self) -> None:
-        if self.silence_ms < SILENCE_MS_MIN or self.forget_ms < 2 * self.silence_ms:
+        if not 0 < self.timeout_ms <= self.silence_ms - NOTICE_MS:
             raise ValueError(
-                f"silence_ms is at least {SILENCE_MS_MIN}, and forget_ms at least twice as long: "
-                f"{self.silence_ms}, {self.forget_ms}"
+                f"timeout_ms is above 0, and silence_ms at least {NOTICE_MS} more: "
+                f"{self.timeout_ms}, {self.silence_ms}"
             )
-        if not 0 < self.timeout_ms < self.silence_ms:
-            raise ValueError(f"timeout_ms is above 0 and below silence_ms: {self.timeout_ms}")
+        if self.forget_ms < 2 * self.silence_ms:
+            raise ValueError(f"forget_ms is at least twice silence_ms: {self.forget_ms}")
         if self.value_count_max < 1:
             raise ValueError(f"value_count_max is at least 1: {self.value_count_max}")
 
@@ -241,9 +244,12 @@ class LeaseBook:
         with self._lock:
             self._told_due = False
             beats = leaving or now_ns >= self._beat_ns
+            for lease in [one for one in self._due if not one.runs_low(now_ns)]:
+                # The answer that has come since it was noted was enough.
+                del self._due[lease]
             chosen = [lease for lease in self._due if now_ns >= lease.retry_ns]
             if beats:
-                chosen += [lease for lease in self._table.to_renew() if lease not in self._due]
+                chosen = list(dict.fromkeys([*chosen, *self._table.to_renew()]))
             if not beats and not chosen:
                 return None
             self._beat_ns = now_ns + HEARTBEAT_NS
@@ -254,19 +260,16 @@ class LeaseBook:
             for lease in chosen:
                 self._due.pop(lease, None)
             self._tried_ns = now_ns
-            leasing = not leaving and not (
-                self._contact_ns is None or now_ns - self._contact_ns >= self._silence_ns
-            )
-            if self._contact_ns is None and not leaving:
-                # Nothing was ever used of a share without workers to expect, and no worker that
-                # starts counts on more than it is told.
-                leasing = self._expected is None
+            # After a failure it is not known what Redis thinks: say so first, and lease again once
+            # an answer has come. A start without a failure has nothing to say.
+            leasing = not leaving and not self._failing
             rules = [lease.ask(leasing=leasing, leaving=leaving, now_ns=now_ns) for lease in chosen]
             state = "leaving" if leaving else "leasing" if leasing else "sharing"
             body = {
                 "worker": self._worker_id,
                 "state": state,
-                "claim": self._workers if self._failing else 0,
+                "workers": self._workers if self._known or self._failing else 1,
+                "lost": int(self._failing),
                 "silence_ms": self._silence_ns // NANOSECONDS_PER_MS,
                 "forget_ms": self._forget_ms,
                 "rules": rules,
@@ -289,13 +292,10 @@ class LeaseBook:
             self._known, self._rank = known, rank
             self._exchanges += 1
             self._last_error = ""
-            if exchange.leasing:
-                if self._failing:
-                    _LOG.warning("tokens are leased from Redis again, %d workers known", known)
+            if self._failing:
+                _LOG.warning("tokens are leased from Redis again, %d workers known", known)
+                # It keeps this worker's share until the next exchange, which tells what was used.
                 self._failing = False
-            else:
-                # Redis is there again. It keeps this worker's share until the next exchange, which
-                # tells what was used of it.
                 self._beat_ns = now_ns
             self._table.forget_idle(now_ns)
 
@@ -342,8 +342,10 @@ class LeaseBook:
     def _is_away(self, wanted: Iterable[Lease], now_ns: int) -> bool:
         if self._contact_ns is None:
             return True
+        # Redis keeps the share from the silence on. What it had granted to others by then has left
+        # the window when the window is over.
         longest_ns = max((lease.window_ns for lease in wanted), default=0)
-        return now_ns - self._contact_ns >= max(self._silence_ns, longest_ns)
+        return now_ns - self._contact_ns >= self._silence_ns + longest_ns
 
     def _look(self, wanted: Iterable[Lease], now_ns: int, *, short: bool) -> None:
         """See whether Redis should be asked now."""

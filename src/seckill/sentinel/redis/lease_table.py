@@ -78,7 +78,7 @@ class LeaseTable:
         else:
             # The rule was changed, or two rules share a number: the tokens are of one rule.
             lease = found[1]
-            lease.count, lease.each, lease.window_ns = count, each, window_ns
+            lease.change(count=count, each=each, window_ns=window_ns)
         self._flows[config.flow_id] = (rule, lease)
         return lease
 

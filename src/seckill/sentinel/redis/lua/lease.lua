@@ -1,12 +1,13 @@
 -- Leases tokens of some rules to one worker, in one atomic step: notes that the worker is there,
 -- takes back what it no longer wants, counts what it used without asking, and grants what fits.
 --
--- KEYS 1 workers (hash): worker id -> "last seen ms:1 leasing, 0 on its share"; field '' is a floor
---        under their number: "until ms:number". Then one key for each rule, a string: what was
---        granted in the last window. All of one hash tag.
+-- KEYS 1 workers (hash): worker id -> "last seen ms:1 leasing, 0 on its share:workers it counts
+--        on"; field '' is a floor under their number: "until ms:number:0". Then one key for each
+--        rule, a string: what was granted in the last window. All of one hash tag.
 -- ARGV 1 JSON object: worker (id, 1..128 bytes); state ("leasing", "sharing": lives on its share of
---        the threshold, "leaving"); claim (workers it knew when it lost Redis, else 0); silence_ms,
---        forget_ms (when a worker that is not heard of counts as living on its share, and as gone);
+--        the threshold, "leaving"); workers (it counts on so many; its share is one part of them);
+--        lost (1: it had lost Redis); silence_ms, forget_ms (when a worker that is not heard of
+--        counts as living on its share, and as gone);
 --        rules: for each of 0..64 rules an object: count (threshold for one window), each (1: for
 --        each worker, 0: for all), window_ms; and as whole numbers >= 0 in units: keep, drop (tokens
 --        in hand that stay, that come back), dated (where these are counted, ms, from the last
@@ -43,10 +44,11 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 -- Who is there.
 local listed = redis.call('HGETALL', KEYS[1])
-local gone, known, leasing, rank, mine, floor, floor_until = {}, 0, 0, 0, false, 0, 0
+local gone, known, rank, mine, floor, floor_until = {}, 0, 0, false, 0, 0
+local apart = {} -- of each worker that does not lease: of how many it knows itself to be one
 for i = 1, #listed, 2 do
-  local name, first, second = listed[i], string.match(listed[i + 1], '^(%d+):(%d+)$')
-  local seen, number = tonumber(first), tonumber(second)
+  local name, first, second, third = listed[i], string.match(listed[i + 1], '^(%d+):(%d+):(%d+)$')
+  local seen, number, told = tonumber(first), tonumber(second), tonumber(third)
   if name == '' then
     floor_until, floor = seen or 0, number or 0
   elseif name == me then
@@ -56,26 +58,32 @@ for i = 1, #listed, 2 do
   else
     known = known + 1
     if name < me then rank = rank + 1 end
-    if number == 1 and now - seen <= request.silence_ms then leasing = leasing + 1 end
+    if number == 0 or now - seen > request.silence_ms then apart[#apart + 1] = math.max(told, 1) end
   end
 end
 if not mine and not leaving and known >= WORKERS_MAX then
   return redis.error_reply('LEASE knows 512 workers and takes no more')
 end
 if not leaving then known = known + 1 end
-if request.state == 'leasing' then leasing = leasing + 1 end
 if now > floor_until then floor = 0 end
-if request.claim > floor then floor, floor_until = request.claim, now + request.forget_ms end
-if floor > known then known = floor end
+-- A worker that comes back, or that Redis has forgotten, may know of others that do so too.
+if (request.lost == 1 or not mine) and request.workers > math.max(floor, 1) then
+  floor, floor_until = request.workers, now + request.forget_ms
+end
+for _ = known + 1, floor do apart[#apart + 1] = floor end
+known = math.max(known, floor)
+local counts_on = math.max(1, math.min(request.workers, known))
+if request.state == 'sharing' then apart[#apart + 1] = counts_on end
 
--- What a rule's key says of the last window; none if it is missing, or is not ours.
-local function read_window(key)
+-- What a rule's key says of the last window; a new one if it is missing, or is not ours.
+local function read_window(key, slice)
   local raw = redis.pcall('GET', key)
-  if type(raw) ~= 'string' then return { units = {}, busy = {} }, false end
-  local read, found = pcall(cmsgpack.unpack, raw)
-  if read and type(found) == 'table' and type(found.units) == 'table'
-      and type(found.busy) == 'table' then return found, true end
-  return { units = {}, busy = {} }, false
+  if type(raw) == 'string' then
+    local read, found = pcall(cmsgpack.unpack, raw)
+    if read and type(found) == 'table' and type(found.units) == 'table'
+        and type(found.busy) == 'table' and type(found.born) == 'number' then return found end
+  end
+  return { units = {}, busy = {}, born = slice }
 end
 
 local reply, windows = { now, known, rank }, {}
@@ -85,7 +93,7 @@ for i, rule in ipairs(rules) do
   local slice = now - now % slice_ms
   -- A threshold of 0.29 for 100 s is 29, whatever doubles make of it.
   local total = math.floor(rule.count * (rule.each == 1 and known or 1) + 1e-6)
-  local found, there = read_window(KEYS[i + 1])
+  local found = read_window(KEYS[i + 1], slice)
   local units = {}
   local function add(start, count)
     if count > 0 and start + slice_ms + window_ms > now then
@@ -95,7 +103,7 @@ for i, rule in ipairs(rules) do
   end
   for j = 1, #found.units, 2 do add(found.units[j], found.units[j + 1]) end
   -- Redis forgot what it granted within this window: nothing more before the window is over.
-  if not there and rule.had == 1 then add(slice, total) end
+  if rule.had == 1 and rule.dated < found.born then add(slice, total) end
   for j = 1, #rule.shared, 2 do
     local at = now - rule.shared[j]
     add(at - at % slice_ms, rule.shared[j + 1])
@@ -119,8 +127,9 @@ for i, rule in ipairs(rules) do
     used = used + count
     if count > 0 and (not oldest or start < oldest) then oldest = start end
   end
-  -- Those who live on their share may use all of it.
-  local left = total - (known - leasing) * math.ceil(total / math.max(known, 1)) - used
+  -- Those who live on their share may use all of it, and go by what they were told last.
+  local left = total - used
+  for _, told in ipairs(apart) do left = left - math.ceil(total / told) end
   local block = math.max(1, math.floor(total / BLOCK_PARTS / busy))
   local most = math.max(block, math.min(rule.need, total))
   local granted = 0
@@ -138,7 +147,7 @@ for i, rule in ipairs(rules) do
       units_flat[#units_flat + 1], units_flat[#units_flat + 2] = start, count
     end
   end
-  windows[i] = { cmsgpack.pack({ units = units_flat, busy = busy_flat }), window_ms * 2 + 1000 }
+  windows[i] = { cmsgpack.pack({ units = units_flat, busy = busy_flat, born = found.born }), window_ms * 2 + 1000 }
   local at = #reply
   reply[at + 1], reply[at + 2], reply[at + 3] = granted, slice, block
   reply[at + 4], reply[at + 5] = retry_ms, left > granted and 1 or 0
@@ -149,9 +158,10 @@ if #gone > 0 then redis.call('HDEL', KEYS[1], unpack(gone)) end
 if leaving then
   redis.call('HDEL', KEYS[1], me)
 else
-  redis.call('HSET', KEYS[1], me, string.format('%.0f:%d', now, request.state == 'leasing' and 1 or 0))
+  local leases = request.state == 'leasing' and 1 or 0
+  redis.call('HSET', KEYS[1], me, string.format('%.0f:%d:%d', now, leases, counts_on))
 end
-if floor > 0 then redis.call('HSET', KEYS[1], '', string.format('%.0f:%d', floor_until, floor)) end
+if floor > 0 then redis.call('HSET', KEYS[1], '', string.format('%.0f:%d:0', floor_until, floor)) end
 redis.call('PEXPIRE', KEYS[1], request.forget_ms * 2)
 for i, window in ipairs(windows) do
   redis.call('SET', KEYS[i + 1], window[1], 'PX', window[2])
