@@ -42,7 +42,11 @@ def test_the_program_says_its_version(tmp_path: Path) -> None:
         (["serve", "--bind", "0.0.0.0:99999"], {}, "--bind: "),
         (["serve"], {"SECKILL_WORKERS": "many"}, "SECKILL_WORKERS: must be a whole number"),
         (["settings"], {"SECKILL_DURABILITY": "some"}, "SECKILL_DURABILITY: must be one of"),
-        (["serve"], {"SECKILL_CHANNEL": "kafka"}, "SECKILL_CHANNEL: kafka is not in this version"),
+        (
+            ["serve"],
+            {"SECKILL_KAFKA_BOOTSTRAP": "h:9092"},
+            "SECKILL_KAFKA_BOOTSTRAP: names a Kafka, and channel is direct",
+        ),
         (["audit"], {"SECKILL_CONFIG": "none.toml"}, "the settings file none.toml: cannot be read"),
         (["serve", "--nonsense"], {}, "No such option"),
         (["rebuild", "--force"], {}, "--force: needs a GOODS_ID"),

@@ -23,6 +23,7 @@ from seckill.domain.ids import UserId
 from seckill.domain.reservation import BucketId, Place
 from seckill.pipeline.errors import Unreadable
 from seckill.pipeline.outbox import read_entry
+from seckill.pipeline.ports import UnderWay
 
 __all__ = [
     "EVERYTHING",
@@ -128,12 +129,20 @@ class BucketReader:
     """Reads buckets for the audit. Every method raises StockUnavailable when Redis is away.
 
     Args:
+        under_way: what carries events from the outbox to the ledger; None where nothing does.
         scan_count: buyers in one slice, at most 1,000.
     """
 
     def __init__(
-        self, redis: Redis, buckets: Buckets, keys: Keys, *, scan_count: int = SCAN_COUNT
+        self,
+        redis: Redis,
+        buckets: Buckets,
+        keys: Keys,
+        *,
+        under_way: UnderWay | None = None,
+        scan_count: int = SCAN_COUNT,
     ) -> None:
+        self._under_way = under_way
         self._redis = redis
         self._buckets = buckets
         self._keys = keys
@@ -177,6 +186,7 @@ class BucketReader:
                 left out: it belongs to a later audit.
             seq: see ``epoch``.
 
+        What a relay has carried on from the outbox and no order worker has written counts with it.
         A worker that moves entries meanwhile hides none: the outbox is read in the order in which
         entries leave it, and the dead letters, to which they may go, after it.
         """
@@ -196,18 +206,35 @@ class BucketReader:
             except Unreadable as error:
                 waiting.add(entry_id)
                 self._keep(log, DeadLetter(entry_id, f"still in the outbox: {error}"))
+        # After the outbox, out of which they come, and before the ledger, into which they go.
+        carried, letters = await self._carried(bucket_id)
+        add(log.outbox, carried)
+        for letter in letters:
+            add(log.dead, letter.events)
+            self._keep(log, letter)
         async for _, fields in self._entries(keys.dead):
             entry = fields.get(b"entry", b"?").decode(errors="replace")
             reason = fields.get(b"reason", b"").decode(errors="replace")
             if entry in waiting:
                 continue  # it was put aside between the two readings
             try:
-                events = read_entry(bucket_id, fields)
+                dead = read_entry(bucket_id, fields)
             except Unreadable:
-                events = ()
-            add(log.dead, events)
-            self._keep(log, DeadLetter(entry, reason, events))
+                dead = ()
+            add(log.dead, dead)
+            self._keep(log, DeadLetter(entry, reason, dead))
         return log
+
+    async def _carried(
+        self, bucket_id: BucketId
+    ) -> tuple[Sequence[BucketEvent], Sequence[DeadLetter]]:
+        """What is between the outbox and the ledger of a bucket, and what has died there."""
+        if self._under_way is None:
+            return (), ()
+        return await self._under_way.events(bucket_id), [
+            DeadLetter(letter.name, letter.reason, () if letter.event is None else (letter.event,))
+            for letter in await self._under_way.letters(bucket_id)
+        ]
 
     @staticmethod
     def _keep(log: UnwrittenLog, letter: DeadLetter) -> None:

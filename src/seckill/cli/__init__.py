@@ -11,6 +11,7 @@ import typer
 
 from seckill import __version__
 from seckill.cli.bench import bench_app
+from seckill.cli.dead_letters import dead_letters_app
 from seckill.cli.orders import orders_app
 from seckill.cli.proof import proof_app
 from seckill.cli.rules import rules_app
@@ -50,6 +51,7 @@ app.add_typer(run_app)
 app.add_typer(sale_app, name="sale")
 app.add_typer(orders_app, name="orders")
 app.add_typer(rules_app, name="rules")
+app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(proof_app)
 app.add_typer(stress_app)
 app.add_typer(bench_app, name="bench")

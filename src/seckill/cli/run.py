@@ -2,13 +2,17 @@
 
 import asyncio
 import os
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from seckill import __version__
 from seckill.cli.shared import DataDirOption, JSONOption, load, of_running_service, print_json
 from seckill.domain.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from seckill.runtime.settings import Settings
 
 __all__ = ["run_app"]
 
@@ -79,29 +83,69 @@ def worker(
     ] = 1,
     data_dir: DataDirOption = None,
 ) -> None:
-    """Run one more order worker for a service that is already running (which has number 0)."""
-    from seckill.runtime.errors import SlotTaken  # noqa: PLC0415
+    """Run one more order worker: beside a running service (which has number 0), or by itself.
+
+    By itself it finds Redis, the ledger and Kafka by the settings.
+    """
     from seckill.runtime.roles import run_worker  # noqa: PLC0415
     from seckill.runtime.settings import mask_url  # noqa: PLC0415
+
+    settings = _settings_of_part("worker", slot, data_dir)
+    source = mask_url(settings.redis_url)
+    if settings.channel == "kafka":
+        source = f"topic {settings.kafka_topic} of {settings.kafka_bootstrap}"
+
+    def tell() -> None:
+        typer.echo(
+            f"order worker {slot}, process {os.getpid()}: carries orders from {source} to"
+            f" {mask_url(settings.database_url)}; Ctrl-C ends it",
+            err=True,
+        )
+
+    run_worker(settings, slot, on_begin=tell)
+
+
+@run_app.command()
+def relay(
+    slot: Annotated[
+        int, typer.Option(help="Number of this relay, 0 to 255; each relay its own.")
+    ] = 1,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Run one more relay, from the outbox in Redis to Kafka; with channel kafka only.
+
+    Several may run at once, on one host or on many; each message is carried by one of them.
+    """
+    from seckill.runtime.relay_role import run_relay  # noqa: PLC0415
+    from seckill.runtime.settings import mask_url  # noqa: PLC0415
+
+    settings = _settings_of_part("relay", slot, data_dir)
+
+    def tell() -> None:
+        typer.echo(
+            f"relay {slot}, process {os.getpid()}: carries the outbox of"
+            f" {mask_url(settings.redis_url)} to topic {settings.kafka_topic} of"
+            f" {settings.kafka_bootstrap}; Ctrl-C ends it",
+            err=True,
+        )
+
+    run_relay(settings, slot, on_begin=tell)
+
+
+def _settings_of_part(role: str, slot: int, data_dir: Path | None) -> "Settings":
+    """The settings for a part that is started by hand, under a number that is free."""
+    from seckill.runtime.errors import SlotTaken  # noqa: PLC0415
     from seckill.runtime.status import read_status  # noqa: PLC0415
 
     _check_slot(slot)
     settings = of_running_service(data_dir).settings
     run = read_status(settings.data)
-    for own in run.of_role("worker") if run else ():
+    for own in run.of_role(role) if run else ():
         if own.slot == slot:
             # Also while that one is being started again: taking its number would keep it out, and
             # a part that cannot come back ends the run.
-            raise SlotTaken("worker", slot, str(settings.data_dir), own.pid or 0)
-
-    def tell() -> None:
-        typer.echo(
-            f"order worker {slot}, process {os.getpid()}: carries orders from"
-            f" {mask_url(settings.redis_url)} to {mask_url(settings.database_url)}; Ctrl-C ends it",
-            err=True,
-        )
-
-    run_worker(settings, slot, on_begin=tell)
+            raise SlotTaken(role, slot, str(settings.data_dir), own.pid or 0)
+    return settings
 
 
 @run_app.command(hidden=True)
@@ -128,12 +172,16 @@ def internal(
             from seckill.runtime.sentinel_role import run_sentinel  # noqa: PLC0415
 
             run_sentinel(settings, slot)
+        case "relay":
+            from seckill.runtime.relay_role import run_relay  # noqa: PLC0415
+
+            run_relay(settings, slot)
         case "prepare":
             from seckill.runtime.roles import run_prepare  # noqa: PLC0415
 
             run_prepare(settings, demo=demo)
         case _:
-            raise InvalidValue("role", "must be prepare, web, worker or sentinel")
+            raise InvalidValue("role", "must be prepare, web, worker, relay or sentinel")
 
 
 def _check_slot(slot: int) -> None:

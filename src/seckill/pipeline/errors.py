@@ -7,6 +7,7 @@
         ├── LedgerAway           the ledger cannot write now; retryable, nothing was written
         ├── EventRefused         the ledger can never write this event; goes to the dead letters
         ├── ChannelUnavailable   the carrier cannot be reached now; retryable, nothing is lost
+        ├── LetterGone           a dead letter that is not there any more, or cannot go back
         ├── TopicUnfit           a topic that is there would lose messages; an operator must act
         └── Unreadable           a message that is no bucket event; goes to the dead letters
 """
@@ -17,6 +18,7 @@ __all__ = [
     "ChannelUnavailable",
     "EventRefused",
     "LedgerAway",
+    "LetterGone",
     "PipelineError",
     "TopicUnfit",
     "Unreadable",
@@ -37,6 +39,14 @@ class EventRefused(PipelineError):  # noqa: N818  -- the field's word for it
 
 class ChannelUnavailable(PipelineError):  # noqa: N818  -- the field's word for it
     """The carrier cannot be reached now. Nothing is lost; call again."""
+
+
+class LetterGone(PipelineError):  # noqa: N818  -- reads as what it is
+    """A dead letter is not there any more, or there is nothing to go back to."""
+
+    def __init__(self, letter: str, why: str) -> None:
+        super().__init__(f"dead letter {letter}: {why}")
+        self.letter = letter
 
 
 class TopicUnfit(PipelineError):  # noqa: N818  -- the field's word for it

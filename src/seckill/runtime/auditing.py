@@ -12,7 +12,12 @@ __all__ = ["audit"]
 async def audit(stores: Stores) -> AuditReport:
     """Audit every sale. Raises as `run_audit`."""
     return await run_audit(
-        reader=BucketReader(stores.redis, stores.buckets, stores.keys),
+        reader=BucketReader(
+            stores.redis,
+            stores.buckets,
+            stores.keys,
+            under_way=stores.kafka.under_way if stores.kafka else None,
+        ),
         ledger=SQLAuditLedger(stores.database, stores.clock),
         reservation_ids=stores.ids,
         clock=stores.clock,

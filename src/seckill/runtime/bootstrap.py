@@ -6,7 +6,7 @@ Nothing connects at import. Each ``open_…`` is an async context manager that c
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from redis.asyncio import Redis
 
@@ -27,6 +27,9 @@ from seckill.ledger.sql_ledger import SQLLedger
 from seckill.pipeline.outbox_log import OutboxLog
 from seckill.runtime.settings import Settings
 
+if TYPE_CHECKING:
+    from seckill.runtime.kafka_parts import KafkaParts
+
 __all__ = ["Stores", "open_stores"]
 
 _LEDGER_CONNECTIONS: Final = 6
@@ -39,6 +42,7 @@ class Stores:
     Attributes:
         outbox_log: what the fence knows to be under way; a worker adds what it has in hand.
         scripts: waits for the durability of the settings where it is told to.
+        kafka: what speaks to Kafka; None with the direct channel.
         durability_warnings: what of Redis' configuration is not as one expects.
     """
 
@@ -54,6 +58,7 @@ class Stores:
     fence: FenceKeeper
     fence_ledger: LedgerFence
     outbox_log: OutboxLog
+    kafka: "KafkaParts | None"
     durability_warnings: tuple[str, ...]
 
 
@@ -68,6 +73,12 @@ async def open_stores(settings: Settings) -> AsyncIterator[Stores]:
     clock = SystemClock()
     redis = connect(settings.redis_url, timeout_ms=settings.redis_timeout_ms)
     database = Database(LedgerOptions(url=settings.database_url, pool_size=_LEDGER_CONNECTIONS))
+    kafka = None
+    if settings.channel == "kafka":
+        # Only who has one pays for loading its library.
+        from seckill.runtime.kafka_parts import KafkaParts  # noqa: PLC0415
+
+        kafka = KafkaParts.of(settings)
     try:
         await ensure_schema(database)
         installation = await read_installation(database)
@@ -83,7 +94,7 @@ async def open_stores(settings: Settings) -> AsyncIterator[Stores]:
         ids = ReservationIds(installation.reservation_id_key)
         ledger = SQLLedger(database, ids, clock)
         fence_ledger = LedgerFence(ledger, clock)
-        outbox_log = OutboxLog(redis, keys)
+        outbox_log = OutboxLog(redis, keys, behind=kafka.under_way if kafka else None)
         yield Stores(
             settings=settings,
             clock=clock,
@@ -108,8 +119,11 @@ async def open_stores(settings: Settings) -> AsyncIterator[Stores]:
             ),
             fence_ledger=fence_ledger,
             outbox_log=outbox_log,
+            kafka=kafka,
             durability_warnings=report.warnings,
         )
     finally:
+        if kafka is not None:
+            await kafka.close()
         await redis.aclose()
         await database.dispose()

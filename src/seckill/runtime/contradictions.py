@@ -14,8 +14,7 @@ _HMAC_KEY_BYTES_MIN: Final = 32  # RFC 7518, section 3.2: as long as the hash of
 
 def contradictions(settings: "Settings") -> Iterator[tuple[str, str]]:
     """Each setting that has to change, with the rule that it breaks beside another one."""
-    if settings.channel == "kafka":
-        yield "channel", "kafka is not in this version yet: leave it at direct"
+    yield from _kafka_contradictions(settings)
     if settings.sentinel_dashboard and not settings.sentinel_bind:
         yield "sentinel_bind", "a sentinel_dashboard has to have a port that it can ask"
     if settings.durability == "replicated" and not settings.redis_url:
@@ -32,6 +31,47 @@ def contradictions(settings: "Settings") -> Iterator[tuple[str, str]]:
             "other machines: use jwt, or a loopback bind"
         )
         yield "auth", rule
+
+
+def _kafka_contradictions(settings: "Settings") -> Iterator[tuple[str, str]]:
+    if settings.channel == "direct":
+        if settings.kafka_bootstrap:
+            yield "kafka_bootstrap", "names a Kafka, and channel is direct: set channel to kafka"
+        return
+    protocol = settings.kafka_security_protocol
+    if not settings.kafka_bootstrap and protocol != "plaintext":
+        rule = (
+            f"{protocol} needs a Kafka named by kafka_bootstrap: the one that is started for you"
+            " is for this machine alone and speaks plaintext"
+        )
+        yield "kafka_security_protocol", rule
+    yield from _login_contradictions(settings, protocol)
+    yield from _certificate_contradictions(settings, protocol)
+
+
+def _login_contradictions(settings: "Settings", protocol: str) -> Iterator[tuple[str, str]]:
+    login = settings.kafka_sasl_username, settings.kafka_sasl_password.get_secret_value()
+    if protocol.startswith("sasl"):
+        if not all(login):
+            rule = f"{protocol} needs kafka_sasl_username and kafka_sasl_password"
+            yield "kafka_security_protocol", rule
+    elif any(login):
+        name = "kafka_sasl_username" if login[0] else "kafka_sasl_password"
+        yield name, f"is of no use with kafka_security_protocol {protocol}: set it to sasl_ssl"
+
+
+def _certificate_contradictions(settings: "Settings", protocol: str) -> Iterator[tuple[str, str]]:
+    files = ("kafka_ssl_ca", "kafka_ssl_certificate", "kafka_ssl_key")
+    for name in files:
+        if not getattr(settings, name):
+            continue
+        if not protocol.endswith("ssl"):
+            yield name, f"is of no use with kafka_security_protocol {protocol}: set it to ssl"
+        elif not Path(getattr(settings, name)).expanduser().is_file():
+            yield name, f"there is no file {getattr(settings, name)}"
+    if bool(settings.kafka_ssl_key) != bool(settings.kafka_ssl_certificate):
+        name = "kafka_ssl_certificate" if settings.kafka_ssl_key else "kafka_ssl_key"
+        yield name, "is needed: certificate and private key belong together"
 
 
 def _jwt_contradictions(settings: "Settings") -> Iterator[tuple[str, str]]:

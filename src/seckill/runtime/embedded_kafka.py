@@ -184,7 +184,7 @@ class EmbeddedKafka:
         self._nodes = nodes
         self._number = number
         self._cluster_id = cluster_id
-        self._start_timeout_ms = start_timeout_ms
+        self.start_timeout_ms: Final = start_timeout_ms
         self._heap_mb = heap_mb
         self._options = options or {}
         self._java = ""
@@ -358,7 +358,7 @@ class EmbeddedKafka:
                 "reconnect.backoff.max.ms": 200,
             }
         )
-        until = time.monotonic() + self._start_timeout_ms / 1000
+        until = time.monotonic() + self.start_timeout_ms / 1000
         while True:
             try:
                 found = await asyncio.to_thread(client.list_topics, timeout=_ASK_TIMEOUT_S)
@@ -370,7 +370,7 @@ class EmbeddedKafka:
                 said = "it has not joined its cluster"
             if time.monotonic() >= until:
                 raise KafkaUnusable(
-                    f"kafka was not ready {self._start_timeout_ms} ms after its start ({said})"
+                    f"kafka was not ready {self.start_timeout_ms} ms after its start ({said})"
                 )
             await asyncio.sleep(_POLL_S)
         if found.cluster_id != self._formatted_id():

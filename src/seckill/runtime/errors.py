@@ -149,7 +149,7 @@ class PartFailed(RunError):  # noqa: N818  -- reads as what it is
     """A part of the run cannot start, or dies again and again.
 
     Attributes:
-        role: ``redis``, ``web``, ``worker``.
+        role: such as ``web``.
         slot: number of the part among those of its role.
         last_words: the last lines that it wrote, oldest first; may be empty.
     """

@@ -41,7 +41,7 @@ FLOW_RESOURCES: Final = ("seckill-jk", "seckill-redis", "other")
 RULE_KINDS: Final = ("flow", "param-flow", "degrade", "system", "authority")
 FLOW_BLOCKED_BY: Final = (*RULE_KINDS, "per-user", "per-address", "other")
 _STATUSES: Final = ("2xx", "4xx", "5xx")
-_ROLES: Final = ("redis", "worker", "web", "sentinel")
+_ROLES: Final = ("redis", "kafka", "worker", "relay", "web", "sentinel")
 _SECONDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
@@ -103,9 +103,23 @@ LAYOUT: Final = Layout(
         _counter("seckill_events_known_total", "Events delivered again and found in the ledger."),
         _counter("seckill_orders_compensated_total", "Reservations that the ledger refused."),
         _counter("seckill_dead_letters_total", "Messages that could not be read."),
-        _gauge("seckill_outbox_backlog_entries", "Outbox entries that are not in the ledger yet.",
-               Merge.MAX),
+        _gauge("seckill_outbox_backlog_entries", "Outbox entries that are not in the ledger, or "
+               "with Kafka not in the topic yet.", Merge.MAX),
         _gauge("seckill_outbox_backlog_seconds", "Age of the oldest of them.", Merge.MAX),
+        _gauge("seckill_outbox_drain_seconds", "Time until the relays will have carried them, at "
+               "the pace of the last seconds; a day where nothing moves.", Merge.MAX),
+        _counter("seckill_relay_entries_total", "Outbox entries that are in Kafka."),
+        _counter("seckill_relay_messages_total", "Their messages."),
+        _counter("seckill_relay_messages_refused_total",
+                 "Messages that Kafka did not take and that are sent again."),
+        _gauge("seckill_topic_backlog_messages",
+               "Messages in the topic that no order worker has committed yet.", Merge.MAX),
+        _gauge("seckill_topic_backlog_seconds",
+               "Age of the oldest message that an order worker has in hand.", Merge.MAX),
+        _counter("seckill_topic_rebalances_total",
+                 "Times that partitions were given to an order worker or taken from it."),
+        _counter("seckill_offset_commits_failed_total",
+                 "Times that offsets were not committed: what they stand for comes again."),
         _histogram("seckill_ledger_write_seconds",
                    "Time of one transaction of the order worker that was committed.", _SECONDS),
         _counter("seckill_ledger_errors_total",

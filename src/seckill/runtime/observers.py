@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from time import perf_counter
+from typing import Final
 
 from seckill.domain.events import BucketEvent
 from seckill.domain.ids import ReservationId
@@ -15,7 +16,7 @@ from seckill.pipeline.ports import (
 from seckill.runtime.metric_table import LAYOUT, ROUTES
 from seckill.runtime.telemetry import Counter, Histogram, Metrics
 
-__all__ = ["AdmissionMetrics", "HTTPMetrics", "TimedLedger", "WorkerMetrics"]
+__all__ = ["AdmissionMetrics", "HTTPMetrics", "RelayMetrics", "TimedLedger", "WorkerMetrics"]
 
 _OPERATIONS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"})
 
@@ -102,6 +103,10 @@ class WorkerMetrics:
         self._audit_finished = metrics.gauge("seckill_audit_finished_at_seconds")
         self._backlog_entries = metrics.gauge("seckill_outbox_backlog_entries")
         self._backlog_seconds = metrics.gauge("seckill_outbox_backlog_seconds")
+        self._topic_messages = metrics.gauge("seckill_topic_backlog_messages")
+        self._topic_seconds = metrics.gauge("seckill_topic_backlog_seconds")
+        self._rebalances = metrics.counter("seckill_topic_rebalances_total")
+        self._commits_failed = metrics.counter("seckill_offset_commits_failed_total")
 
     def written(self, report: WriteReport) -> None:
         """See WorkerObserver."""
@@ -145,6 +150,79 @@ class WorkerMetrics:
         """So much waits in the outbox."""
         self._backlog_entries.set(entries)
         self._backlog_seconds.set(oldest_ms / 1000)
+
+    def topic_backlog(self, messages: int, oldest_ms: int) -> None:
+        """So much waits in the topic."""
+        self._topic_messages.set(messages)
+        self._topic_seconds.set(oldest_ms / 1000)
+
+    def rebalanced(self) -> None:
+        """Partitions were given to this worker or taken from it."""
+        self._rebalances.inc()
+
+    def commit_failed(self) -> None:
+        """Offsets were not committed."""
+        self._commits_failed.inc()
+
+
+class RelayMetrics:
+    """Implements `pipeline.relay.RelayObserver`, and tells what is left in the outbox."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._entries = metrics.counter("seckill_relay_entries_total")
+        self._messages = metrics.counter("seckill_relay_messages_total")
+        self._refused = metrics.counter("seckill_relay_messages_refused_total")
+        self._dead = metrics.counter("seckill_dead_letters_total")
+        self._backlog_entries = metrics.gauge("seckill_outbox_backlog_entries")
+        self._backlog_seconds = metrics.gauge("seckill_outbox_backlog_seconds")
+        self._drain_seconds = metrics.gauge("seckill_outbox_drain_seconds")
+        self._pace = Pace()
+
+    def relayed(self, entries: int, messages: int) -> None:
+        """See RelayObserver."""
+        self._entries.inc(entries)
+        self._messages.inc(messages)
+        self._pace.done(entries)
+
+    def not_taken(self, messages: int) -> None:
+        """See RelayObserver."""
+        self._refused.inc(messages)
+
+    def dead_letter(self) -> None:
+        """One outbox entry was put aside."""
+        self._dead.inc()
+
+    def backlog(self, entries: int, oldest_ms: int, now_s: float) -> None:
+        """So much waits in the outbox now."""
+        self._backlog_entries.set(entries)
+        self._backlog_seconds.set(oldest_ms / 1000)
+        self._drain_seconds.set(self._pace.seconds_for(entries, now_s))
+
+
+class Pace:
+    """How fast entries go, over the last looks; forgets by half from look to look."""
+
+    SECONDS_MAX: Final = 86_400.0
+
+    def __init__(self) -> None:
+        self._since_look = 0
+        self._looked_at_s: float | None = None
+        self._per_s = 0.0
+
+    def done(self, entries: int) -> None:
+        """So many went."""
+        self._since_look += entries
+
+    def seconds_for(self, entries: int, now_s: float) -> float:
+        """How long so many will take, by what went since the looks before this one."""
+        if self._looked_at_s is not None and now_s > self._looked_at_s:
+            pace = self._since_look / (now_s - self._looked_at_s)
+            self._per_s = (self._per_s + pace) / 2
+            self._since_look = 0
+        self._looked_at_s = now_s
+        if entries == 0:
+            return 0.0
+        return min(self.SECONDS_MAX, entries / self._per_s) if self._per_s else self.SECONDS_MAX
 
 
 class TimedLedger:

@@ -3,10 +3,11 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
+import socket
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -35,11 +36,16 @@ from seckill.runtime.rebuilds import Rebuilds
 from seckill.runtime.settings import Settings
 from seckill.runtime.telemetry import Metrics
 
+if TYPE_CHECKING:
+    from seckill.runtime.kafka_parts import KafkaParts
+
 __all__ = [
+    "LAG_EVERY_S",
     "REPORT_EVERY_S",
     "ClosedBuckets",
     "again",
     "background",
+    "outbox_reader",
     "run_prepare",
     "run_role",
     "run_worker",
@@ -52,7 +58,7 @@ _KEEP_EVERY_S: Final = 0.25
 _SWEEP_EVERY_S: Final = 0.2
 REPORT_EVERY_S: Final = 0.25
 """How often a host looks whether it has to report its marks: one small read of the ledger."""
-_LAG_EVERY_S: Final = 1.0
+LAG_EVERY_S: Final = 1.0
 
 
 def run_worker(
@@ -159,24 +165,13 @@ async def _worker(settings: Settings, slot: int, metrics: Metrics, stop: asyncio
     os.nice(_WORKER_NICENESS)
     async with open_stores(settings) as stores:
         counts = WorkerMetrics(metrics)
-        channel = DirectChannel(
-            redis=stores.redis,
-            keys=stores.keys,
-            consumer=f"worker-{slot}",
-            bucket_ids=lambda: stores.fence.known_epochs,
-            on_dead=lambda _bucket_id, _reason: counts.dead_letter(),
-        )
         sweep = Sweep(
             ledger=stores.ledger,
             buckets=stores.buckets,
             epochs=lambda: stores.fence.known_epochs,
             on_released=counts.released,
         )
-        worker = OrderWorker(
-            channel=channel, ledger=TimedLedger(stores.ledger, counts), observer=counts
-        )
         # A web process needs a host to report for it even when all of its own are dead.
-        stores.outbox_log.in_hand = channel.has_in_hand
         reporter = MarkReporter(
             folder=settings.data.marks,
             here=make_folder_id(settings.data.marks),
@@ -198,11 +193,78 @@ async def _worker(settings: Settings, slot: int, metrics: Metrics, stop: asyncio
             again("report the marks", REPORT_EVERY_S, reporter.report),
             rebuilds.run(),
             again("sweep releases", _SWEEP_EVERY_S, sweep.sweep),
-            again("measure the outbox", _LAG_EVERY_S, lambda: _measure(channel, counts)),
             _audits(stores, counts) if slot == 0 and settings.audit_every_s else _nothing(),
             collect_when_idle(),
         ):
+            if stores.kafka is None:
+                await _work_from_outbox(stores, slot, counts, stop)
+            else:
+                await _work_from_kafka(stores, stores.kafka, slot, counts, stop)
+
+
+async def _work_from_outbox(
+    stores: Stores, slot: int, counts: WorkerMetrics, stop: asyncio.Event
+) -> None:
+    channel = outbox_reader(
+        stores, f"worker-{slot}", lambda: stores.fence.known_epochs, counts.dead_letter
+    )
+    stores.outbox_log.in_hand = channel.has_in_hand
+    worker = OrderWorker(
+        channel=channel, ledger=TimedLedger(stores.ledger, counts), observer=counts
+    )
+    async with background(
+        again("measure the outbox", LAG_EVERY_S, lambda: _measure(channel, counts))
+    ):
+        await worker.run(stop)
+
+
+async def _work_from_kafka(
+    stores: Stores, kafka: "KafkaParts", slot: int, counts: WorkerMetrics, stop: asyncio.Event
+) -> None:
+    from seckill.pipeline.kafka.channel import KafkaChannel  # noqa: PLC0415
+    from seckill.runtime.relay_role import know_topics  # noqa: PLC0415
+
+    if not await know_topics(kafka.options, stop, tell=False):
+        return
+    channel = KafkaChannel(
+        kafka.options,
+        f"worker-{slot}@{socket.gethostname()}",
+        dead=kafka.dead,
+        on_dead=lambda _reason: counts.dead_letter(),
+        on_commit_failed=counts.commit_failed,
+        on_rebalance=counts.rebalanced,
+    )
+    worker = OrderWorker(
+        channel=channel,
+        ledger=TimedLedger(stores.ledger, counts),
+        observer=counts,
+        deliveries_max=stores.settings.kafka_batch_messages_max,
+    )
+
+    async def measure() -> None:
+        counts.topic_backlog(await kafka.under_way.pending(), channel.oldest_ms)
+
+    try:
+        async with background(again("measure the topic", LAG_EVERY_S, measure)):
             await worker.run(stop)
+    finally:
+        await channel.close()
+
+
+def outbox_reader(
+    stores: Stores,
+    consumer: str,
+    bucket_ids: Callable[[], Iterable[BucketId]],
+    on_dead: Callable[[], None],
+) -> DirectChannel:
+    """The outbox, as worker and relay read it."""
+    return DirectChannel(
+        redis=stores.redis,
+        keys=stores.keys,
+        consumer=consumer,
+        bucket_ids=bucket_ids,
+        on_dead=lambda _bucket_id, _reason: on_dead(),
+    )
 
 
 async def _audits(stores: Stores, counts: WorkerMetrics) -> None:

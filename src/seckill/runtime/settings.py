@@ -53,6 +53,8 @@ _NOT_SETTINGS: Final = frozenset(
 )
 _SHOWN_CHARACTERS_MAX: Final = 60
 _CORES_MAX: Final = 256
+_PORT_END: Final = 65_536
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _KEY_PREFIX: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _APP_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -103,6 +105,20 @@ def _as_redis_url(text: str) -> str:
         )
     if parts.scheme == "unix" and not parts.path:
         raise ValueError("unix:// needs the path of the socket, such as unix:///run/redis.sock")
+    return text
+
+
+def _as_brokers(text: str) -> str:
+    for broker in filter(None, (each.strip() for each in text.split(","))):
+        host, _, port = broker.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < _PORT_END:
+            raise ValueError("must be host:port, separated by commas")
+    return text
+
+
+def _as_topic(text: str) -> str:
+    if not _TOPIC.fullmatch(text):
+        raise ValueError("must be 1 to 200 of the letters A-Z a-z, digits, and . _ -")
     return text
 
 
@@ -254,7 +270,100 @@ class Settings(BaseSettings):
     channel: Literal["direct", "kafka"] = _setting(
         "How orders reach the ledger: read from the outbox directly, or through Kafka.", "direct"
     )
-    kafka_bootstrap: str = _setting("Kafka brokers, host:port separated by commas.", "")
+    kafka_bootstrap: Annotated[str, AfterValidator(_as_brokers)] = _setting(
+        "Kafka brokers, host:port separated by commas; empty with channel kafka starts one of our "
+        "own.",
+        "",
+    )
+    kafka_jars: str = _setting(
+        "Folder with the jars of Apache Kafka for a broker of our own; empty: fetched once by "
+        "Maven.",
+        "",
+    )
+    kafka_topic: Annotated[str, AfterValidator(_as_topic)] = _setting(
+        "Topic of the order messages; dead letters go to the one of this name and .dlt.",
+        "seckill-order-topic",
+    )
+    kafka_group: Annotated[str, AfterValidator(_as_topic)] = _setting(
+        "Consumer group of the order workers.", "seckill-orders"
+    )
+    kafka_partitions: Count = _setting(
+        "Partitions of the topic when it is made; so many order workers can share it.",
+        12,
+        ge=1,
+        le=1_000,
+    )
+    kafka_replication: Count = _setting(
+        "Copies of each message when the topic is made; 0 is three, or as many as there are "
+        "brokers.",
+        0,
+        ge=0,
+        le=9,
+    )
+    kafka_retention_ms: Count = _setting(
+        "How long the topic keeps its messages when it is made.",
+        7 * 24 * 3_600_000,
+        unit="ms",
+        ge=60_000,
+        le=366 * 24 * 3_600_000,
+    )
+    kafka_security_protocol: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = _setting(
+        "How to speak to the brokers: with TLS (ssl, sasl_ssl), with a login (sasl_…).",
+        "plaintext",
+    )
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = _setting(
+        "How the login is made.", "SCRAM-SHA-512"
+    )
+    kafka_sasl_username: str = _setting("Name of the login.", "")
+    kafka_sasl_password: SecretStr = _setting("Password of the login.", SecretStr(""))
+    kafka_ssl_ca: str = _setting(
+        "File with the certificates that the brokers' are signed by; empty: the system's.", ""
+    )
+    kafka_ssl_certificate: str = _setting("File with our own certificate, where one is asked.", "")
+    kafka_ssl_key: str = _setting("File with its private key.", "")
+    kafka_ssl_key_password: SecretStr = _setting("Password of that file.", SecretStr(""))
+    kafka_delivery_timeout_ms: Count = _setting(
+        "Longest time that the relay waits for the brokers to take a message before it sends it "
+        "again.",
+        30_000,
+        unit="ms",
+        ge=1_000,
+        le=600_000,
+    )
+    kafka_queue_messages_max: Count = _setting(
+        "Messages of a relay that wait for the brokers; with more it stops reading the outbox.",
+        100_000,
+        unit="messages",
+        ge=1,
+        le=10_000_000,
+    )
+    kafka_batch_messages_max: Count = _setting(
+        "Messages that an order worker writes in one transaction.",
+        2_000,
+        unit="messages",
+        ge=1,
+        le=10_000,
+    )
+    kafka_poll_interval_ms_max: Count = _setting(
+        "Longest silence of an order worker before its partitions are given to another one.",
+        300_000,
+        unit="ms",
+        ge=1_000,
+        le=3_600_000,
+    )
+    kafka_session_timeout_ms: Count = _setting(
+        "How long an order worker may be dead before that.",
+        10_000,
+        unit="ms",
+        ge=500,
+        le=300_000,
+    )
+    order_workers: Count = _setting(
+        "Order workers that `seckill serve` runs.", 1, ge=1, le=_CORES_MAX
+    )
+    relays: Count = _setting(
+        "Relays that `seckill serve` runs when the channel is kafka.", 1, ge=1, le=_CORES_MAX
+    )
     durability: Literal["memory", "fsync", "replicated"] = _setting(
         "What a purchase survives once the buyer was told yes: our processes' death (memory), "
         "the death of Redis or the machine (fsync), the loss of the Redis master (replicated).",
@@ -614,7 +723,7 @@ def _rule(name: str, problem: ErrorDetails, value: object) -> str:
     """What is wrong with one value, in words."""
     shown = (
         ""
-        if name in {"jwt_secret", "sentinel_token"}
+        if Settings.model_fields[name].annotation is SecretStr
         else f" (it is {_shortened(mask_url(str(value)))})"
     )
     context = problem.get("ctx", {})

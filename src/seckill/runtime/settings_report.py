@@ -29,6 +29,7 @@ __all__ = [
     "settings_markdown",
     "settings_report",
     "with_run_settings",
+    "with_started_kafka",
     "with_started_redis",
     "write_run_settings",
 ]
@@ -37,12 +38,15 @@ __all__ = [
 # and to be let in. No secret of a buyer's token is among them.
 _RUN_SETTINGS: Final = (
     "bind", "redis_url", "database_url", "key_prefix", "channel", "kafka_bootstrap", "durability",
-    "replicas_min", "auth", "jwt_algorithm", "jwt_audience", "jwt_issuer",
-    "pre_warm",
+    "kafka_topic", "kafka_group", "kafka_security_protocol", "kafka_sasl_mechanism",
+    "kafka_sasl_username", "kafka_sasl_password", "kafka_ssl_ca", "kafka_ssl_certificate",
+    "kafka_ssl_key", "kafka_ssl_key_password", "replicas_min", "auth",
+    "jwt_algorithm", "jwt_audience", "jwt_issuer", "pre_warm",
 )  # fmt: skip
 
 
 _STARTED: Final = "redis_started_for_you"
+_KAFKA_STARTED: Final = "kafka_started_for_you"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +167,9 @@ def write_run_settings(loaded: LoadedSettings) -> None:
         OSError: it could not be written.
     """
     settings = loaded.settings
-    values = {name: getattr(settings, name) for name in _RUN_SETTINGS}
+    values: dict[str, Any] = {name: _plain(getattr(settings, name)) for name in _RUN_SETTINGS}
     values[_STARTED] = loaded.sources["redis_url"] is Source.STARTED_FOR_YOU
+    values[_KAFKA_STARTED] = loaded.sources["kafka_bootstrap"] is Source.STARTED_FOR_YOU
     write_atomically(settings.data.run_settings, json.dumps(values, indent=1).encode())
 
 
@@ -179,17 +184,35 @@ def with_run_settings(loaded: LoadedSettings) -> LoadedSettings:
     except (OSError, ValueError):
         return loaded
     taken = {
-        name: found[name]
+        name: SecretStr(found[name]) if _is_secret(name) else found[name]
         for name in _RUN_SETTINGS
         if name in found
         and loaded.sources[name] is Source.DEFAULT
-        and found[name] != getattr(loaded.settings, name)
+        and found[name] != _plain(getattr(loaded.settings, name))
     }
     settings = loaded.settings.model_copy(update=taken)
     sources = dict(loaded.sources) | dict.fromkeys(taken, Source.RUNNING_SERVICE)
-    if "redis_url" in taken and found.get(_STARTED):
-        sources["redis_url"] = Source.STARTED_FOR_YOU
+    for name, started in (("redis_url", _STARTED), ("kafka_bootstrap", _KAFKA_STARTED)):
+        if name in taken and found.get(started):
+            sources[name] = Source.STARTED_FOR_YOU
     return replace(loaded, settings=settings, sources=sources)
+
+
+def _is_secret(name: str) -> bool:
+    return Settings.model_fields[name].annotation is SecretStr
+
+
+def _plain(value: Any) -> Any:
+    return value.get_secret_value() if isinstance(value, SecretStr) else value
+
+
+def with_started_kafka(loaded: LoadedSettings, bootstrap: str) -> LoadedSettings:
+    """These settings with the address of the Kafka that was started for the user."""
+    return replace(
+        loaded,
+        settings=loaded.settings.model_copy(update={"kafka_bootstrap": bootstrap}),
+        sources=dict(loaded.sources) | {"kafka_bootstrap": Source.STARTED_FOR_YOU},
+    )
 
 
 def with_started_redis(loaded: LoadedSettings, redis_url: str) -> LoadedSettings:

@@ -17,7 +17,7 @@ class ProcessStatus:
     """One process of the run.
 
     Attributes:
-        role: ``supervisor``, ``redis``, ``worker`` or ``web``.
+        role: ``supervisor``, ``redis``, ``kafka``, ``worker``, ``relay`` or ``web``.
         slot: number among those of its role, from 0.
         pid: None while it waits to be started again.
         healthy: it runs and has reported that it does its work.
@@ -69,7 +69,8 @@ class StatusBoard:
     @property
     def status(self) -> RunStatus:
         """The run as it is now."""
-        order = {"supervisor": 0, "redis": 1, "worker": 2, "web": 3, "sentinel": 4}
+        roles = ("supervisor", "redis", "kafka", "worker", "relay", "web", "sentinel")
+        order = {role: place for place, role in enumerate(roles)}
         by_place = sorted(
             self._processes.values(), key=lambda p: (order.get(p.role, len(order)), p.slot)
         )

@@ -1,8 +1,9 @@
-"""``seckill serve``: starts the parts of the embedded set in order, keeps them alive, ends them.
+"""``seckill serve``: starts the parts of a run in order, keeps them alive, ends them.
 
-Start: Redis → order worker and web processes, and beside them what ``prepare`` does (the ledger's
-schema, the buckets).
-Stop: web processes (they finish what is under way) → order worker → Redis. A second signal hurries.
+Start: Redis (and Kafka) → order workers, relays and web processes, and beside them what ``prepare``
+does (the ledger's schema, the buckets).
+Stop: web processes (they finish what is under way) → relays → order workers → Kafka and Redis. A
+second signal hurries.
 
 The supervisor itself serves nothing and decides nothing about a sale, so it has little to die of.
 When it is killed all the same, the kernel takes the children with it, and the next start goes on.
@@ -33,11 +34,12 @@ from seckill.runtime.listener import (
     raise_open_files_limit,
 )
 from seckill.runtime.metric_table import LAYOUT
-from seckill.runtime.parts import Part, ProgramPart, RedisPart
+from seckill.runtime.parts import KafkaPart, Part, ProgramPart, RedisPart
 from seckill.runtime.processes import ended_within, send_signal
-from seckill.runtime.settings import LoadedSettings, Settings, mask_url
+from seckill.runtime.settings import LoadedSettings, Settings, Source, mask_url
 from seckill.runtime.settings_report import (
     settings_environment,
+    with_started_kafka,
     with_started_redis,
     write_run_settings,
 )
@@ -55,7 +57,9 @@ __all__ = ["RunReport", "Supervisor", "child_command", "describe_run"]
 
 _WORKER_GRACE_MS: Final = 5_000
 _REDIS_GRACE_MS: Final = 10_000
+_KAFKA_GRACE_MS: Final = 20_000
 _REDIS_HURRY_MS: Final = 2_000
+_PROGRAMS: Final = frozenset({"web", "worker", "relay", "sentinel"})
 _LEFTOVER_TIMEOUT_MS: Final = 2_000
 _WRITE_AGAIN_S: Final = 1.0
 
@@ -189,8 +193,11 @@ class Supervisor:
         keeping_written = asyncio.create_task(observer.keep_written(), name="keep the status")
         try:
             loaded = self._loaded
+            if settings.channel == "kafka" and not settings.kafka_bootstrap:
+                loaded = await self._start_kafka(loaded, observer)
             if not settings.redis_url:
-                loaded = await self._start_redis(observer)
+                loaded = await self._start_redis(loaded, observer)
+            await self._servers_ready()
             on_bind = loaded.settings.model_copy(update={"bind": str(bind)})
             with _writing(self._data):
                 write_run_settings(replace(loaded, settings=on_bind))
@@ -215,8 +222,33 @@ class Supervisor:
                 self._data.run_settings.unlink(missing_ok=True)
             metrics.close()
 
-    async def _start_redis(self, observer: "_Observer") -> LoadedSettings:
-        settings = self._loaded.settings
+    async def _servers_ready(self) -> None:
+        """Wait for the servers that were started: the programs are to find them."""
+        for keeper in tuple(self._keepers):
+            await self._or_stop(keeper.is_ready.wait())
+
+    async def _start_kafka(self, loaded: LoadedSettings, observer: "_Observer") -> LoadedSettings:
+        # Only a run that has one pays for loading this.
+        from seckill.runtime.embedded_kafka import EmbeddedKafka, find_jars  # noqa: PLC0415
+
+        with _writing(self._data):
+            self._data.kafka.mkdir(mode=0o700, exist_ok=True)
+        kafka = EmbeddedKafka(
+            self._data.kafka, jars=await asyncio.to_thread(find_jars, loaded.settings.kafka_jars)
+        )
+        await kafka.stop_orphan()
+        with _writing(self._data):
+            await asyncio.to_thread(kafka.prepare)
+        # Its own limit counts, which knows what it waited for; the keeper's is only behind it.
+        self._keep(
+            KafkaPart(kafka, pass_on=self._pass_on),
+            observer,
+            replace(self._policy, start_timeout_ms=kafka.start_timeout_ms + _REDIS_HURRY_MS),
+        )
+        return with_started_kafka(loaded, kafka.bootstrap)
+
+    async def _start_redis(self, loaded: LoadedSettings, observer: "_Observer") -> LoadedSettings:
+        settings = loaded.settings
         assert settings.durability != "replicated"  # refused when the settings were read
         self._redis = EmbeddedRedis(
             self._data,
@@ -234,7 +266,7 @@ class Supervisor:
         )
         await self._or_stop(keeper.is_ready.wait())
         observer.redis_started(self._redis.url)
-        return with_started_redis(self._loaded, self._redis.url)
+        return with_started_redis(loaded, self._redis.url)
 
     def _start_programs(
         self,
@@ -244,9 +276,12 @@ class Supervisor:
         observer: "_Observer",
     ) -> None:
         environment = {**os.environ, **settings_environment(settings)}
-        slots = [("worker", 0), *(("web", slot) for slot in range(settings.workers))]
+        counts = {"worker": settings.order_workers, "web": settings.workers}
+        if settings.channel == "kafka":
+            counts["relay"] = settings.relays
         if settings.sentinel_bind:
-            slots.append(("sentinel", 0))
+            counts["sentinel"] = 1
+        slots = [(role, slot) for role, count in counts.items() for slot in range(count)]
         for role, slot in slots:
             part = ProgramPart(
                 role,
@@ -293,15 +328,17 @@ class Supervisor:
         grace_ms = {
             "web": self._loaded.settings.shutdown_grace_ms,
             "sentinel": _WORKER_GRACE_MS,
+            "relay": _WORKER_GRACE_MS,
             "worker": _WORKER_GRACE_MS,
+            "kafka": _KAFKA_GRACE_MS,
             "redis": _REDIS_GRACE_MS,
         }
-        for role in ("web", "sentinel", "worker", "redis"):
+        for role, role_grace_ms in grace_ms.items():
             of_role = [keeper for keeper in self._keepers if keeper.part.role == role]
             await asyncio.gather(
                 *(
                     keeper.stop(
-                        grace_ms=grace_ms[role],
+                        grace_ms=role_grace_ms,
                         hurry=self._hurry,
                         hurry_ms=_REDIS_HURRY_MS if role == "redis" else 0,
                     )
@@ -450,7 +487,7 @@ async def _end_leftovers(data: DataDir, log: "structlog.typing.FilteringBoundLog
     """
     recorded = read_recorded(data)
     for process in recorded.processes if recorded else ():
-        if process.role in {"web", "worker", "sentinel"} and process.pid and is_alive(process):
+        if process.role in _PROGRAMS and process.pid and is_alive(process):
             log.warning(
                 "killed a process that an earlier run left behind",
                 part=process.role,
@@ -479,11 +516,13 @@ def describe_run(report: RunReport) -> str:
         else status.redis_url
     )
     processes = ", ".join(
-        f"{p.role}{f' {p.slot}' if p.role == 'web' else ''} {p.pid}" for p in status.processes
+        f"{p.role}{f' {p.slot}' if len(status.of_role(p.role)) > 1 else ''} {p.pid}"
+        for p in status.processes
     )
     lines = [
         f"Seckill {status.version} serves on http://{status.bind}",
         f"  redis       {redis}",
+        *([] if settings.channel == "direct" else [f"  kafka       {_kafka_line(report)}"]),
         f"  ledger      {mask_url(settings.database_url)}",
         f"  data        {settings.data_dir}",
         f"  durability  {settings.durability}: a purchase survives {survives}",
@@ -498,3 +537,10 @@ def describe_run(report: RunReport) -> str:
         "Ctrl-C stops all of it; the next start carries on with the same data.",
     ]
     return "\n".join(lines)
+
+
+def _kafka_line(report: RunReport) -> str:
+    settings = report.loaded.settings
+    started = report.loaded.sources["kafka_bootstrap"] is Source.STARTED_FOR_YOU
+    whose = ", started for you" if started else ""
+    return f"{settings.kafka_bootstrap}{whose}: topic {settings.kafka_topic}"

@@ -19,13 +19,20 @@ from seckill.domain.ids import AttemptId, SaleId, UserId
 from seckill.domain.outcomes import Outcome
 from seckill.domain.reservation import Place
 from seckill.pipeline.ports import WriteReport
+from seckill.pipeline.relay import RelayObserver
 from seckill.pipeline.worker import WorkerObserver
 from seckill.runtime.data_dir import DataDir
 from seckill.runtime.flow_control import REDIS_RESOURCE
 from seckill.runtime.flow_metrics import FlowMetrics
 from seckill.runtime.gc_tuning import GarbageWatch
 from seckill.runtime.metric_table import LAYOUT, ROUTES
-from seckill.runtime.observers import AdmissionMetrics, HTTPMetrics, TimedLedger, WorkerMetrics
+from seckill.runtime.observers import (
+    AdmissionMetrics,
+    HTTPMetrics,
+    RelayMetrics,
+    TimedLedger,
+    WorkerMetrics,
+)
 from seckill.runtime.status import RunStatus, StatusBoard
 from seckill.runtime.supervise import _Observer
 from seckill.runtime.telemetry import Histogram, Kind, Metrics
@@ -136,6 +143,7 @@ async def test_no_number_of_the_table_stays_at_zero(tmp_path: Path) -> None:
     metrics = Metrics(data.metrics, "all-0", LAYOUT)
     _drive_admission(AdmissionMetrics(metrics))
     await _drive_worker(WorkerMetrics(metrics))
+    _drive_relay(RelayMetrics(metrics))
     await _drive_web(HTTPMetrics(metrics))
     _drive_supervisor(data, metrics)
     _drive_flow_control(FlowMetrics(metrics))
@@ -192,6 +200,16 @@ async def _drive_worker(worker: WorkerMetrics) -> None:
     worker.fenced(1)
     worker.backlog(5, 2_000)
     worker.audited(1, 1, 0.1, 1_000)
+    worker.topic_backlog(7, 3_000)
+    worker.rebalanced()
+    worker.commit_failed()
+
+
+def _drive_relay(relay: RelayMetrics) -> None:
+    relay.relayed(2, 5)
+    relay.not_taken(1)
+    relay.dead_letter()
+    relay.backlog(5, 2_000, 10.0)
 
 
 async def _drive_web(web: HTTPMetrics) -> None:
@@ -241,7 +259,7 @@ def _drive_supervisor(data: DataDir, metrics: Metrics) -> None:
         def __init__(self, role: str) -> None:
             self.role = role
 
-    for role in ("redis", "worker", "web", "sentinel"):
+    for role in LAYOUT.values_of("seckill_processes_healthy"):
         part: Any = Part(role)
         for pid in (1, 2):
             observer.started(part, pid)
@@ -276,6 +294,8 @@ def _observed() -> set[str]:
 
 
 def test_every_observation_is_made_somewhere() -> None:
-    for observer in (AdmissionObserver, WorkerObserver, WebMetrics, WorkerMetrics):
+    for observer in (
+        AdmissionObserver, WorkerObserver, RelayObserver, WebMetrics, WorkerMetrics, RelayMetrics,
+    ):  # fmt: skip
         methods = {name for name in vars(observer) if not name.startswith("_")}
         assert methods <= _observed(), f"{observer.__name__}: {methods - _observed()}"

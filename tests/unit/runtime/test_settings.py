@@ -160,6 +160,9 @@ def public_pem(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> str:
     return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
+KAFKA = {"channel": "kafka", "kafka_bootstrap": "h:9092"}
+
+
 @pytest.fixture(scope="module")
 def rsa_key() -> rsa.RSAPrivateKey:
     return rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -168,8 +171,14 @@ def rsa_key() -> rsa.RSAPrivateKey:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"channel": "kafka"}, "--channel: kafka is not in this version"),
-        ({"channel": "kafka", "kafka_bootstrap": "h:9092"}, "--channel: kafka is not in this version"),
+        ({"kafka_bootstrap": "h:9092"}, "--kafka-bootstrap: names a Kafka, and channel is direct"),
+        ({"channel": "kafka", "kafka_security_protocol": "ssl"}, "--kafka-security-protocol: ssl needs a Kafka named by kafka_bootstrap"),
+        ({**KAFKA, "kafka_security_protocol": "sasl_ssl"}, "--kafka-security-protocol: sasl_ssl needs kafka_sasl_username and kafka_sasl_password"),
+        ({**KAFKA, "kafka_sasl_username": "ann"}, "--kafka-sasl-username: is of no use with kafka_security_protocol plaintext"),
+        ({**KAFKA, "kafka_sasl_password": "secret"}, "--kafka-sasl-password: is of no use with"),
+        ({**KAFKA, "kafka_ssl_ca": __file__}, "--kafka-ssl-ca: is of no use with kafka_security_protocol plaintext"),
+        ({**KAFKA, "kafka_security_protocol": "ssl", "kafka_ssl_ca": "/no/ca.pem"}, "--kafka-ssl-ca: there is no file /no/ca.pem"),
+        ({**KAFKA, "kafka_security_protocol": "ssl", "kafka_ssl_key": __file__}, "kafka_ssl_certificate: is needed"),
         ({"sentinel_dashboard": "h:8080", "sentinel_bind": ""}, "--sentinel-bind: a sentinel_dashboard has"),
         ({"durability": "replicated"}, "--durability: replicated needs a Redis with replicas"),
         ({"auth": "dev", "bind": "0.0.0.0:80"}, "--auth: dev believes whatever a request says"),

@@ -73,6 +73,7 @@ class KafkaChannel:
         dead: where messages go that are none.
         on_dead: called with the reason of each message that was put aside.
         on_commit_failed: called when offsets could not be committed, which is no error.
+        on_rebalance: called in the thread when partitions come or go.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class KafkaChannel:
         dead: DeadTopic,
         on_dead: Callable[[str], None] = lambda _reason: None,
         on_commit_failed: Callable[[], None] = lambda: None,
+        on_rebalance: Callable[[], None] = lambda: None,
     ) -> None:
         self._options = options
         self._settings = consumer_settings(options, name, options.group)
@@ -93,14 +95,9 @@ class KafkaChannel:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._owned: set[int] = set()
         self._paused = False
-        self._rebalances = 0
+        self._on_rebalance = on_rebalance
         self._thread = threading.Thread(target=self._work, name=f"kafka {name}", daemon=True)
         self._thread.start()
-
-    @property
-    def rebalances(self) -> int:
-        """How often partitions were given to this worker or taken from it."""
-        return self._rebalances
 
     @property
     def oldest_ms(self) -> int:
@@ -214,11 +211,11 @@ class KafkaChannel:
             call.work = fail
 
     def _assigned(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
-        self._rebalances += 1
+        self._on_rebalance()
         self._owned |= {at.partition for at in partitions}
 
     def _revoked(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
-        self._rebalances += 1
+        self._on_rebalance()
         gone = {at.partition for at in partitions}
         self._owned -= gone
         self._hands.drop(gone)

@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from confluent_kafka import Message
 
-from seckill.pipeline.errors import ChannelUnavailable
+from seckill.pipeline.dead_letters import DeadLetter
+from seckill.pipeline.errors import ChannelUnavailable, LetterGone
 from seckill.pipeline.kafka.messages import OrderMessage
 from seckill.pipeline.kafka.options import KafkaOptions
 from seckill.pipeline.kafka.producer import KafkaProducer
 from seckill.pipeline.kafka.reading import read_range
 
-__all__ = ["DeadMessage", "DeadTopic"]
+__all__ = ["DeadMessage", "DeadTopic", "TopicLetters"]
 
 _PREFIX: Final = "seckill-"
 _REASON: Final = "seckill-reason"
@@ -77,10 +78,6 @@ class DeadTopic:
         """
         return await asyncio.to_thread(self._read)
 
-    async def find(self, letter: str) -> DeadMessage | None:
-        """One letter that nothing was done about; None when there is none of this name."""
-        return next((each for each in await self.unsettled() if each.letter == letter), None)
-
     async def replay(self, letter: DeadMessage) -> None:
         """Send a letter the way it came once more. The ledger knows it if it was written."""
         original = OrderMessage(letter.key, letter.value, letter.headers)
@@ -113,6 +110,48 @@ class DeadTopic:
                 letter = _read_letter(message, headers)
                 letters[letter.letter] = letter
         return [letter for name, letter in letters.items() if name not in settled]
+
+
+class TopicLetters:
+    """Implements `pipeline.dead_letters.Shelf` for the dead-letter topic."""
+
+    prefix = "kafka"
+
+    def __init__(self, dead: DeadTopic) -> None:
+        self._dead = dead
+
+    async def letters(self) -> list[DeadLetter]:
+        """See Shelf."""
+        return [_as_letter(message) for message in await self._dead.unsettled()]
+
+    async def replay(self, letter: DeadLetter) -> None:
+        """See Shelf."""
+        await self._dead.replay(await self._find(letter))
+
+    async def discard(self, letter: DeadLetter) -> None:
+        """See Shelf."""
+        await self._dead.discard(await self._find(letter))
+
+    async def _find(self, letter: DeadLetter) -> DeadMessage:
+        for message in await self._dead.unsettled():
+            if _name(message) == letter.name:
+                return message
+        raise LetterGone(letter.name, "it was settled meanwhile")
+
+
+def _name(message: DeadMessage) -> str:
+    return f"{TopicLetters.prefix}:{message.letter}"
+
+
+def _as_letter(message: DeadMessage) -> DeadLetter:
+    return DeadLetter(
+        name=_name(message),
+        origin=message.origin,
+        reason=message.reason,
+        at_ms=message.at_ms,
+        key=message.key or b"",
+        raw=message.value,
+    )
 
 
 def _letter_of(topic: str, message: Message, reason: str) -> OrderMessage:

@@ -103,8 +103,9 @@ class KafkaProducer:
         self._client: ProducerClient | None = None
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._giving_up = threading.Event()
+        # Started by the first message: a command that only reads has no use for it.
         self._thread = threading.Thread(target=self._work, name=f"kafka {name}", daemon=True)
-        self._thread.start()
+        self._begun = False
 
     async def publish(self, topic: str, messages: Sequence[OrderMessage]) -> list[str]:
         """Publish messages and wait for the report of each; bounded by the delivery time-out.
@@ -115,6 +116,9 @@ class KafkaProducer:
         """
         if not messages:
             return []
+        if not self._begun:
+            self._begun = True
+            self._thread.start()
         job = _Job(topic, messages)
         self._jobs.put(job)
         # Shielded: whoever waits may go, the messages are under way all the same.
@@ -126,6 +130,8 @@ class KafkaProducer:
 
     async def close(self) -> None:
         """End the thread. What is still under way fails."""
+        if not self._begun:
+            return
         self.give_up()
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join, _END_S * 2)

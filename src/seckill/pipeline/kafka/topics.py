@@ -49,15 +49,20 @@ class TopicFacts:
     warnings: tuple[str, ...] = ()
 
 
-async def ensure_topics(options: KafkaOptions) -> tuple[TopicFacts, TopicFacts]:
+async def ensure_topics(
+    options: KafkaOptions, *, tell: bool = True
+) -> tuple[TopicFacts, TopicFacts]:
     """Make the order topic and the dead-letter topic unless they are there; say what they are.
+
+    Args:
+        tell: log it.
 
     Raises:
         ChannelUnavailable: Kafka does not answer.
         TopicUnfit: a topic that is there would lose messages.
     """
     orders, dead = await asyncio.to_thread(_ensure, options)
-    for facts in (orders, dead):
+    for facts in (orders, dead) if tell else ():
         _log.info(
             "topic made" if facts.made else "topic found",
             topic=facts.name,

@@ -31,7 +31,14 @@ class TopicUnderWay:
     def __init__(self, options: KafkaOptions, dead: DeadTopic) -> None:
         self._options = options
         self._dead = dead
-        self._admin = AdminClient(client_settings(options, "seckill-under-way"))
+        self._admin_made: AdminClient | None = None
+
+    @property
+    def _admin(self) -> AdminClient:
+        """Made when it is asked for the first time: nothing connects before."""
+        if self._admin_made is None:
+            self._admin_made = AdminClient(client_settings(self._options, "seckill-under-way"))
+        return self._admin_made
 
     async def pending(self) -> int:
         """Messages that the order workers have not committed yet."""
