@@ -7,20 +7,28 @@ skipped with one line that says so; with CI=true they fail.
 """
 
 import asyncio
+import itertools
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from seckill.pipeline.kafka.options import KafkaOptions
 from seckill.runtime.embedded_kafka import EmbeddedKafka, KafkaNode, choose_nodes, find_jars
 from seckill.runtime.errors import KafkaMissing
 
-__all__ = ["KafkaBroker", "KafkaCluster", "jars_or_skip", "kafka_broker"]
+__all__ = ["KafkaBroker", "KafkaCluster", "jars_or_skip", "kafka_broker", "own_options"]
+
+_numbers = itertools.count(1)
 
 _TEST_OPTIONS = {
     # Nothing of it outlives the session, and what a broker's own disk forgets is not tested here.
@@ -89,7 +97,9 @@ class KafkaBroker:
             )
 
     def wait_ready(self) -> "KafkaBroker":
-        asyncio.run(self._wait_ready())
+        # In a thread: a fixture may be asked for while a loop runs in this one.
+        with ThreadPoolExecutor(1) as elsewhere:
+            elsewhere.submit(lambda: asyncio.run(self._wait_ready())).result()
         return self
 
     async def _wait_ready(self) -> None:
@@ -166,6 +176,21 @@ class _GivenBroker(KafkaBroker):
         self._process = None
 
 
+def own_options(bootstrap: str, **changes: Any) -> KafkaOptions:
+    """Names that no other test has; a dead member of the group is noticed within seconds."""
+    name = f"t{os.getpid()}-{uuid.uuid4().hex[:6]}-{next(_numbers)}"
+    options = KafkaOptions(
+        bootstrap=bootstrap,
+        topic=f"{name}-orders",
+        group=f"{name}-workers",
+        partitions=3,
+        session_timeout_ms=2_000,
+        poll_interval_ms_max=6_000,
+        delivery_timeout_ms=10_000,
+    )
+    return replace(options, **changes)
+
+
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[KafkaBroker]:
     """One Kafka for the session; every test makes its own topics in it."""
@@ -175,8 +200,8 @@ def kafka_broker() -> Iterator[KafkaBroker]:
     folder = Path(tempfile.mkdtemp(prefix="seckill-kafka-"))
     broker = None
     try:
-        broker = KafkaBroker(folder).start()
-        yield broker
+        broker = KafkaBroker(folder)
+        yield broker.start()
     finally:
         if broker is not None and broker._process is not None:
             broker.kill()  # nothing in it is worth an orderly end

@@ -80,4 +80,5 @@ class KafkaParts:
 
     async def close(self) -> None:
         """Let go of what was opened."""
+        await self.under_way.close()
         await self.producer.close()

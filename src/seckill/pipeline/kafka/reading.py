@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from seckill.pipeline.errors import ChannelUnavailable
 from seckill.pipeline.kafka.options import KafkaOptions, consumer_settings
 
-__all__ = ["read_range"]
+__all__ = ["open_reader", "partitions_of", "read_range"]
 
 _TURN_S: Final = 0.5
 _ASK_S: Final = 10.0
@@ -28,8 +28,10 @@ def read_range(
     Raises:
         ChannelUnavailable: Kafka does not answer.
     """
-    settings = consumer_settings(options, "seckill-reader", from_committed_of or "seckill-reader")
-    reader = Consumer(settings)
+    try:
+        reader = open_reader(options, from_committed_of)
+    except KafkaException as error:
+        raise ChannelUnavailable(f"reading {topic}: {error.args[0].str()}") from error
     try:
         start, ends = _range(reader, topic, committed=bool(from_committed_of))
         if start:
@@ -41,14 +43,24 @@ def read_range(
         reader.close()
 
 
+def open_reader(options: KafkaOptions, group: str = "") -> Consumer:
+    """A consumer that joins nothing; it asks in the name of a group. To be closed."""
+    return Consumer(consumer_settings(options, "seckill-reader", group or "seckill-reader"))
+
+
+def partitions_of(reader: Consumer, topic: str) -> list[TopicPartition]:
+    """All partitions of a topic. Raises KafkaException when there is none of this name."""
+    found = reader.list_topics(topic, timeout=_ASK_S).topics[topic]
+    if found.error is not None:
+        raise KafkaException(found.error)
+    return [TopicPartition(topic, number) for number in found.partitions]
+
+
 def _range(
     reader: Consumer, topic: str, *, committed: bool
 ) -> tuple[list[TopicPartition], dict[int, int]]:
     """Where to begin, and the end of each partition that has something to read."""
-    found = reader.list_topics(topic, timeout=_ASK_S).topics[topic]
-    if found.error is not None:
-        raise KafkaException(found.error)
-    partitions = [TopicPartition(topic, number) for number in found.partitions]
+    partitions = partitions_of(reader, topic)
     begun = reader.committed(partitions, timeout=_ASK_S) if committed else partitions
     start, ends = [], {}
     for at in begun:

@@ -1,28 +1,25 @@
 """What is in the order topic and not in the ledger: for the audit, the fence, and the metrics."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import threading
+from collections.abc import Mapping
+from typing import Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka import Consumer, KafkaException
 
 from seckill.domain.events import BucketEvent
 from seckill.domain.reservation import BucketId
 from seckill.pipeline.errors import ChannelUnavailable, Unreadable
 from seckill.pipeline.kafka.dead_topic import DeadTopic
 from seckill.pipeline.kafka.messages import read_message
-from seckill.pipeline.kafka.options import KafkaOptions, client_settings
-from seckill.pipeline.kafka.reading import read_range
+from seckill.pipeline.kafka.options import KafkaOptions
+from seckill.pipeline.kafka.reading import open_reader, partitions_of, read_range
 from seckill.pipeline.ports import UnderWayLetter
 
 __all__ = ["TopicUnderWay"]
 
 _ASK_S: Final = 10.0
 _POLL_S: Final = 0.1
-_LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 
 
 class TopicUnderWay:
@@ -31,14 +28,11 @@ class TopicUnderWay:
     def __init__(self, options: KafkaOptions, dead: DeadTopic) -> None:
         self._options = options
         self._dead = dead
-        self._admin_made: AdminClient | None = None
-
-    @property
-    def _admin(self) -> AdminClient:
-        """Made when it is asked for the first time: nothing connects before."""
-        if self._admin_made is None:
-            self._admin_made = AdminClient(client_settings(self._options, "seckill-under-way"))
-        return self._admin_made
+        # A consumer that joins nothing, and not the administrator's client: that one dies with a
+        # segmentation fault when the group has no coordinator yet (seen with librdkafka 2.16;
+        # confluent-kafka-javascript#374).
+        self._reader: Consumer | None = None
+        self._lock = threading.Lock()
 
     async def pending(self) -> int:
         """Messages that the order workers have not committed yet."""
@@ -52,40 +46,36 @@ class TopicUnderWay:
             await asyncio.sleep(_POLL_S)
             _, committed = await asyncio.to_thread(self._offsets)
 
+    async def close(self) -> None:
+        """Let go of what was opened."""
+        await asyncio.to_thread(self._drop_reader)
+
     def _offsets(self) -> tuple[Mapping[int, int], Mapping[int, int]]:
         """The end of each partition that has messages, and what the group has committed of each.
 
         A partition of which nothing was ever committed counts from its oldest message.
         """
         topic = self._options.topic
-        try:
-            partitions = self._partitions(topic)
-            group = ConsumerGroupTopicPartitions(self._options.group)
-            asked: Any = self._admin.list_consumer_group_offsets([group], request_timeout=_ASK_S)
-            # Committed first: what is committed later only makes the answer smaller.
-            found: Any = asked[self._options.group].result(_ASK_S)
-            committed = {
-                at.partition: at.offset
-                for at in found.topic_partitions
-                if at.topic == topic and at.offset >= 0
-            }
-            ends = self._list(partitions, _LATEST)
-            firsts = self._list(partitions, _EARLIEST)
-        except KafkaException as error:
-            raise ChannelUnavailable(f"asking for offsets: {error.args[0].str()}") from error
-        for number, first in firsts.items():
-            committed[number] = max(committed.get(number, first), first)
-        return {number: end for number, end in ends.items() if end > firsts[number]}, committed
+        with self._lock:
+            try:
+                if self._reader is None:
+                    self._reader = open_reader(self._options, self._options.group)
+                # Committed first: what is committed later only makes the answer smaller.
+                begun = self._reader.committed(partitions_of(self._reader, topic), timeout=_ASK_S)
+                bounds = {
+                    at.partition: self._reader.get_watermark_offsets(at, timeout=_ASK_S)
+                    for at in begun
+                }
+            except KafkaException as error:
+                raise ChannelUnavailable(f"asking for offsets: {error.args[0].str()}") from error
+        committed = {at.partition: max(at.offset, bounds[at.partition][0]) for at in begun}
+        return {number: high for number, (low, high) in bounds.items() if high > low}, committed
 
-    def _partitions(self, topic: str) -> list[TopicPartition]:
-        known = self._admin.list_topics(topic, timeout=_ASK_S).topics[topic]
-        if known.error is not None:
-            raise KafkaException(known.error)
-        return [TopicPartition(topic, number) for number in known.partitions]
-
-    def _list(self, partitions: Sequence[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
-        asked = self._admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=_ASK_S)
-        return {at.partition: future.result(_ASK_S).offset for at, future in asked.items()}
+    def _drop_reader(self) -> None:
+        with self._lock:
+            reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
     async def events(self, bucket_id: BucketId) -> list[BucketEvent]:
         """The events of a bucket that the group has not committed yet."""
