@@ -195,10 +195,10 @@ async def open_bucket(redis: Redis, keys: Keys, sale: Sale) -> BucketId:
 async def receive_until(
     channel: OrderChannel, events: int, within_s: float = 20
 ) -> list[Any]:  # fmt: skip
-    """Receive and acknowledge until so many events have come."""
+    """Receive and acknowledge until so many different events have come."""
     found: list[Any] = []
     async with asyncio.timeout(within_s):
-        while len(found) < events:
+        while len({event.place for event in found}) < events:
             deliveries = await channel.receive(64, 100)
             found += [event for delivery in deliveries for event in delivery.events]
             if deliveries:
