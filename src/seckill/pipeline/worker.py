@@ -57,6 +57,7 @@ class OrderWorker:
         self._ledger = ledger
         self._observer = observer
         self._deliveries_max = deliveries_max
+        self._got_on = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Carry deliveries until ``stop`` is set."""
@@ -68,6 +69,8 @@ class OrderWorker:
             except (ChannelUnavailable, LedgerAway) as error:
                 if isinstance(error, LedgerAway):
                     self._observer.ledger_away()
+                if self._got_on:  # part of a batch was written: no reason to wait for longer
+                    backoff_ms = _BACKOFF_MS_MIN
                 if backoff_ms == _BACKOFF_MS_MIN:
                     _log.warning("order worker waits", error=str(error))
                 await sleep_unless(stop, backoff_ms)
@@ -79,6 +82,7 @@ class OrderWorker:
         Raises:
             ChannelUnavailable, LedgerAway: what was received comes again.
         """
+        self._got_on = False
         deliveries = await self._channel.receive(self._deliveries_max, _RECEIVE_WAIT_MS)
         if deliveries:
             await self._carry(deliveries)
@@ -100,6 +104,7 @@ class OrderWorker:
         if report.compensated:
             _log.warning("admissions compensated", reservation_ids=report.compensated)
         await self._channel.acknowledge(deliveries)
+        self._got_on = True
 
 
 async def sleep_unless(stop: asyncio.Event, wait_ms: float) -> None:
