@@ -16,8 +16,7 @@ What is safe here, and why:
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -36,7 +35,7 @@ from seckill.domain.ids import AttemptId, ReservationId, UserId
 from seckill.domain.outcomes import Outcome
 from seckill.domain.reservation import BucketId
 
-__all__ = ["Batcher", "Request"]
+__all__ = ["Batcher", "Request", "Waiting"]
 
 _log = structlog.get_logger()
 
@@ -50,24 +49,42 @@ _ANSWER: Final = 4
 _OUTCOMES: Final = {int(outcome): outcome for outcome in Outcome}
 
 
-@dataclass(slots=True, eq=False)
-class Request:
-    """One purchase request that waits for its decision.
+class Waiting(Protocol):
+    """A purchase request that waits for its decision, as its batcher sees it.
+
+    Whoever asks brings the record: a call back costs a tenth of a future and its task's wake-up.
 
     Attributes:
-        user_id_bytes: length of the user id as it is sent.
-        deadline_ms: monotonic; when it is answered as undecided.
+        user_id_bytes: length of the user id as it is sent; set by the batcher.
+        deadline_ms: monotonic; when it is answered as undecided; set by the batcher.
     """
 
     user_id: UserId
-    user_id_bytes: int
     attempt_id: AttemptId
     quantity: int
+    user_id_bytes: int
     deadline_ms: float
-    decision: asyncio.Future[Decision]
 
-    def answer(self, decision: Decision) -> None:
-        """Give the decision to whoever still waits for it."""
+    def decided(self, decision: Decision) -> None:
+        """Here is the decision. Called once; must be quick and must not raise."""
+        ...
+
+
+class Request:
+    """A `Waiting` for callers that await: completes a future, which they may cancel."""
+
+    __slots__ = ("attempt_id", "deadline_ms", "decision", "quantity", "user_id", "user_id_bytes")
+
+    def __init__(self, user_id: UserId, attempt_id: AttemptId, quantity: int) -> None:
+        self.user_id = user_id
+        self.attempt_id = attempt_id
+        self.quantity = quantity
+        self.user_id_bytes = 0
+        self.deadline_ms = 0.0
+        self.decision: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+
+    def decided(self, decision: Decision) -> None:
+        """See Waiting."""
         if not self.decision.done():
             self.decision.set_result(decision)
 
@@ -110,7 +127,7 @@ class Batcher:
         self._circuit = circuit
         self._start = start
         self._changed = changed
-        self._queue: deque[Request] = deque()
+        self._queue: deque[Waiting] = deque()
         self._queue_told = 0
         self._pumping = False
         self._closed = False
@@ -128,18 +145,17 @@ class Batcher:
         """The epoch under which this process knows the bucket; 0 when it does not yet."""
         return self._epoch
 
-    def submit(
-        self, user_id: UserId, attempt_id: AttemptId, quantity: int
-    ) -> asyncio.Future[Decision] | Decision:
+    def submit(self, request: Waiting) -> Decision | None:
         """Queue a request.
 
         Returns:
-            A future that is always completed, within `Bounds.queue_wait_ms_max` and one call; or
-            the decision at once when it is certain that Redis cannot be asked in that time.
+            None: it will be decided, within `Bounds.queue_wait_ms_max` and one call. Or the
+            decision at once when it is certain that Redis cannot be asked in that time.
         """
         # Measured here and not in the pump: a text that cannot be sent is its caller's error, and
         # must not stop those who wait behind it.
-        user_id_bytes = len(user_id) if user_id.isascii() else len(user_id.encode())
+        user_id = request.user_id
+        request.user_id_bytes = len(user_id) if user_id.isascii() else len(user_id.encode())
         now = self._clock.monotonic_ms()
         if self._closed:
             return self._undecided("redis")
@@ -155,16 +171,9 @@ class Batcher:
         else:
             self._pumping = True
             self._start(self._pump())
-        request = Request(
-            user_id,
-            user_id_bytes,
-            attempt_id,
-            quantity,
-            now + self._bounds.queue_wait_ms_max,
-            asyncio.get_running_loop().create_future(),
-        )
+        request.deadline_ms = now + self._bounds.queue_wait_ms_max
         self._queue.append(request)
-        return request.decision
+        return None
 
     @property
     def idle(self) -> bool:
@@ -184,21 +193,21 @@ class Batcher:
         self._observer.undecided(cause)
         return Decision(Outcome.UNDECIDED, retry_after_ms=self._bounds.retry_after_ms, cause=cause)
 
-    def _give_up(self, batch: list[Request], cause: str) -> None:
+    def _give_up(self, batch: list[Waiting], cause: str) -> None:
         for request in batch:
-            request.answer(self._undecided(cause))
+            request.decided(self._undecided(cause))
 
-    def _in_time(self, batch: list[Request], cause: str) -> list[Request]:
+    def _in_time(self, batch: list[Waiting], cause: str) -> list[Waiting]:
         """Answer what is out of time, return the rest."""
         now = self._clock.monotonic_ms()
+        if batch and batch[0].deadline_ms > now:
+            return batch  # the first one came first, and all may wait equally long
         late = [request for request in batch if request.deadline_ms <= now]
-        if not late:
-            return batch
         self._give_up(late, cause)
         return [request for request in batch if request.deadline_ms > now]
 
-    def _take(self) -> list[Request]:
-        batch: list[Request] = []
+    def _take(self) -> list[Waiting]:
+        batch: list[Waiting] = []
         size = 0
         while self._queue and len(batch) < self._bounds.batch_entries_max:
             size += self._queue[0].user_id_bytes
@@ -233,7 +242,7 @@ class Batcher:
         finally:
             self._pumping = False
 
-    async def _decide(self, batch: list[Request]) -> None:
+    async def _decide(self, batch: list[Waiting]) -> None:
         """Decide a batch as one call of the circuit."""
         try:
             call = await self._circuit.begin()
@@ -250,7 +259,7 @@ class Batcher:
             raise
         call.end(failed=not in_time)
 
-    async def _send_until_decided(self, batch: list[Request]) -> bool:
+    async def _send_until_decided(self, batch: list[Waiting]) -> bool:
         """Send a batch until it is decided, or every request in it is out of time.
 
         Returns:
@@ -288,7 +297,7 @@ class Batcher:
             self._give_up(batch, "redis")
         return False
 
-    async def _send(self, batch: list[Request]) -> bool:
+    async def _send(self, batch: list[Waiting]) -> bool:
         """Send a batch once. True when every request in it has its answer."""
         if self._epoch == 0 and not await self._learn_epoch():
             self._give_up(batch, "fenced")
@@ -322,7 +331,7 @@ class Batcher:
         self._answer(batch, reply)
         return True
 
-    def _answer(self, batch: list[Request], reply: list[Any]) -> None:
+    def _answer(self, batch: list[Waiting], reply: list[Any]) -> None:
         assert len(reply) == _HEAD + _ANSWER * len(batch), "one answer for each request"
         codes, epochs, seqs, ns = (reply[_HEAD + at :: _ANSWER] for at in range(_ANSWER))
         reserved = [(epoch, seq) for epoch, seq in zip(epochs, seqs, strict=True) if epoch]
@@ -330,7 +339,7 @@ class Batcher:
         next_id = iter(ids).__next__
         now_ms = reply[1]
         for one, code, epoch, n in zip(batch, codes, epochs, ns, strict=True):
-            one.answer(self._decision(_OUTCOMES[code], next_id() if epoch else None, n, now_ms))
+            one.decided(self._decision(_OUTCOMES[code], next_id() if epoch else None, n, now_ms))
 
     def _decision(
         self, outcome: Outcome, reservation_id: ReservationId | None, n: int, now_ms: int

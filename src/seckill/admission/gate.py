@@ -10,7 +10,7 @@ from typing import Any, Self
 import structlog
 from redis.asyncio import Redis
 
-from seckill.admission.batcher import Batcher
+from seckill.admission.batcher import Batcher, Request, Waiting
 from seckill.admission.bounds import Bounds
 from seckill.admission.bucket import Buckets
 from seckill.admission.catalogue import Catalogue
@@ -100,6 +100,9 @@ class AdmissionGate:
         # The lane of goods whose stock is one bucket, as of one state of the catalogue.
         self._only_lanes: dict[GoodsId, _Lane] = {}
         self._lanes_of: Mapping[GoodsId, Sale] = self._catalogue.sales
+        # Who asked for goods that the catalogue lacks, while it is looked at again.
+        self._unknown: list[tuple[GoodsId, Waiting]] = []
+        self._closed = False
         self._tasks = asyncio.TaskGroup()
         self._poll: asyncio.Task[None] | None = None
         self._running: set[asyncio.Task[None]] = set()
@@ -144,8 +147,12 @@ class AdmissionGate:
         try:
             await self._tasks.__aexit__(kind, error, trace)
         finally:
+            self._closed = True
             for lane in self._lanes.values():
                 lane.batcher.close()
+            asked, self._unknown = self._unknown, []
+            for _, waiting in asked:
+                waiting.decided(self._undecided("redis"))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._tasks.create_task(_guarded(work))
@@ -154,25 +161,25 @@ class AdmissionGate:
         task.add_done_callback(lambda _: work.close())
         task.add_done_callback(self._running.discard)
 
-    def admit_now(
-        self, goods_id: GoodsId, user_id: UserId, quantity: int, attempt_id: AttemptId
-    ) -> Decision | asyncio.Future[Decision]:
+    def admit_now(self, goods_id: GoodsId, waiting: Waiting) -> Decision | None:
         """Decide at once where Redis need not be asked; otherwise queue the request.
 
-        The future is always completed. Cancelling it gives up the answer and nothing else: the
-        others of the batch do not notice, and what was won is followed to its end by the outbox.
-
         Args:
-            quantity: 1..100 units.
-            attempt_id: names this POST; the same attempt gets the same answer. ASCII letters,
-                digits, ``_`` and ``-``.
+            waiting: the request: its user, attempt and quantity (1..100 units). An attempt id
+                names this POST, and the same attempt gets the same answer; it is made of ASCII
+                letters, digits, ``_`` and ``-``.
+
+        Returns:
+            The decision; or None, and `Waiting.decided` will be called, whatever happens. What
+            was won is followed to its end by the outbox even when nobody listens any more.
 
         Raises:
             InvalidValue: the quantity is none. A batch is refused whole, so it stops here.
         """
+        quantity = waiting.quantity
         if type(quantity) is not int or not 1 <= quantity <= LIMIT_PER_USER_MAX:
             raise InvalidValue("quantity", f"must be an integer from 1 to {LIMIT_PER_USER_MAX}")
-        assert "," not in attempt_id, "a comma parts two reservations in a record of Redis"
+        assert "," not in waiting.attempt_id, "a comma parts two reservations in a record of Redis"
         sales = self._catalogue.sales
         if sales is not self._lanes_of:
             # Another catalogue: sales may have come, gone or changed their buckets.
@@ -181,43 +188,59 @@ class AdmissionGate:
         if lane is None:
             sale = sales.get(goods_id)
             if sale is None:
-                return self._not_in_catalogue(goods_id, user_id, quantity, attempt_id)
-            lane = self._lane(bucket_of(sale, user_id))
+                return self._not_in_catalogue(goods_id, waiting)
+            lane = self._lane(bucket_of(sale, waiting.user_id))
             if sale.bucket_count == 1:
                 self._only_lanes[goods_id] = lane
-        if lane.flag.answers(user_id):
+        if lane.flag.answers(waiting.user_id):
             self._observer.answered_by_flag()
             return _SOLD_OUT
-        return lane.batcher.submit(user_id, attempt_id, quantity)
+        return lane.batcher.submit(waiting)
 
-    def _not_in_catalogue(
-        self, goods_id: GoodsId, user_id: UserId, quantity: int, attempt_id: AttemptId
-    ) -> Decision | asyncio.Future[Decision]:
+    def _not_in_catalogue(self, goods_id: GoodsId, waiting: Waiting) -> Decision | None:
+        """Goods that the catalogue lacks: look again, together with all who ask for such."""
         if self._catalogue.known and self._catalogue.fresh():
             return _NO_SUCH_GOODS
-        return asyncio.ensure_future(self._admit_unknown(goods_id, user_id, quantity, attempt_id))
+        if self._closed:
+            return self._undecided("redis")
+        if len(self._unknown) >= self._bounds.queue_entries_max:
+            return self._undecided("queue_full")
+        self._unknown.append((goods_id, waiting))
+        if len(self._unknown) == 1:
+            self._start(self._look_again())
+        return None
 
-    async def admit(
-        self, goods_id: GoodsId, user_id: UserId, quantity: int, attempt_id: AttemptId
-    ) -> Decision:
-        """Decide a request. Arguments as in `admit_now`; every way ends in a decision."""
-        decision = self.admit_now(goods_id, user_id, quantity, attempt_id)
-        if isinstance(decision, Decision):
-            return decision
-        return await decision
-
-    async def _admit_unknown(
-        self, goods_id: GoodsId, user_id: UserId, quantity: int, attempt_id: AttemptId
-    ) -> Decision:
-        """Goods that the catalogue lacks: look again, together with all who ask for such."""
+    async def _look_again(self) -> None:
+        away = False
         try:
             await self._catalogue.refresh_together()
         except StockUnavailable as error:
             self._observer.redis_failed(error.kind)
-            return self._undecided("redis")
-        if goods_id in self._catalogue.sales:
-            return await self.admit(goods_id, user_id, quantity, attempt_id)
-        return _NO_SUCH_GOODS if self._catalogue.known else self._undecided("unknown_sales")
+            away = True
+        asked, self._unknown = self._unknown, []
+        for goods_id, waiting in asked:
+            decision: Decision | None
+            if away:
+                decision = self._undecided("redis")
+            elif goods_id in self._catalogue.sales:
+                decision = self.admit_now(goods_id, waiting)
+            elif self._catalogue.known:
+                decision = _NO_SUCH_GOODS
+            else:
+                decision = self._undecided("unknown_sales")
+            if decision is not None:
+                waiting.decided(decision)
+
+    async def admit(
+        self, goods_id: GoodsId, user_id: UserId, quantity: int, attempt_id: AttemptId
+    ) -> Decision:
+        """Decide a request, as `admit_now`; every way ends in a decision.
+
+        Cancelling this gives up the answer and nothing else.
+        """
+        request = Request(user_id, attempt_id, quantity)
+        decision = self.admit_now(goods_id, request)
+        return await request.decision if decision is None else decision
 
     def _undecided(self, cause: str) -> Decision:
         self._observer.undecided(cause)

@@ -270,7 +270,7 @@ class HTTPMetrics:
         self._stream_refusals = metrics.counter("seckill_sse_refusals_total")
         self._auth_failures = metrics.counter("seckill_auth_failures_total")
 
-    def request(self, route: str, method: str, status: int, seconds: float) -> None:
+    def requests(self, route: str, method: str, status: int, seconds: Sequence[float]) -> None:
         """See WebMetrics."""
         key = (route, method, status)
         numbers = self._requests.get(key)
@@ -284,14 +284,14 @@ class HTTPMetrics:
                 self._metrics.counter("seckill_http_requests_total", name, _class_of(status)),
                 self._metrics.histogram("seckill_http_request_seconds", name),
             )
-        numbers[0].inc()
-        numbers[1].observe(seconds)
+        numbers[0].inc(len(seconds))
+        numbers[1].observe_all(seconds)
         if status == 401:  # noqa: PLR2004  -- HTTP's own number
-            self._auth_failures.inc()
+            self._auth_failures.inc(len(seconds))
 
-    def decision(self, outcome: Outcome, cause: str) -> None:  # noqa: ARG002  -- counted where it arises
+    def decisions(self, outcome: Outcome, cause: str, count: int) -> None:  # noqa: ARG002  -- causes are counted where they arise
         """See WebMetrics."""
-        self._answers[outcome].inc()
+        self._answers[outcome].inc(count)
 
     def streams_open(self, count: int) -> None:
         """See WebMetrics."""

@@ -13,7 +13,7 @@ import hashlib
 import mmap
 import os
 import struct
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -199,6 +199,19 @@ class Histogram:
         cells = self._cells
         cells[self._cell + bisect_left(self._bounds, value)] += 1.0
         cells[self._sum] += value
+
+    def observe_all(self, values: Sequence[float]) -> None:
+        """Count many values: as many additions as bounds lie among them, and not one for each."""
+        ordered = sorted(values)
+        cells, cell, bounds = self._cells, self._cell, self._bounds
+        done, at, count = 0, bisect_left(bounds, ordered[0]) if ordered else 0, len(ordered)
+        while done < count:
+            upto = bisect_right(ordered, bounds[at]) if at < len(bounds) else count
+            if upto > done:
+                cells[cell + at] += upto - done
+                done = upto
+            at += 1
+        cells[self._sum] += sum(ordered)
 
     @property
     def count(self) -> float:

@@ -4,12 +4,11 @@ import json
 from typing import Final
 
 from seckill.admission.decision import Decision
-from seckill.domain.ids import ReservationId
 from seckill.domain.instants import rfc3339_ms
 from seckill.domain.outcomes import OUTCOME_TEXTS, Outcome
 from seckill.web.languages import Language
-from seckill.web.ports import Message
 from seckill.web.problems import BASE_HEADERS
+from seckill.web.wire import date_line, render, status_line
 
 __all__ = ["RETRY_OUTCOMES", "PurchaseAnswers"]
 
@@ -19,68 +18,61 @@ RETRY_OUTCOMES: Final = frozenset(
 """Outcomes that say when to ask again."""
 
 _RETRY_MS_DEFAULT: Final = 1_000
-_CLOSE: Final = (b"connection", b"close")
 _REPLAYED: Final = (b"idempotency-replayed", b"true")
-
-_ANY_SUCCESS: Final = Decision(Outcome.SUCCESS, ReservationId("0" * 32))
-
-Answer = tuple[Message, Message]
+_ID_BYTES: Final = 32
 
 
 class PurchaseAnswers:
-    """Turns decisions into ASGI messages.
+    """Turns decisions into bytes.
 
-    What does not vary (sold out, ended, unknown: nearly every answer of a rush) is one look-up.
+    What does not vary (sold out, ended, unknown: nearly every answer of a rush) is made once a
+    second, for the sake of its date; a new success is a template with three gaps.
     """
 
     def __init__(self) -> None:
         self._heads: dict[tuple[Outcome, Language], bytes] = {}
-        self._plain: dict[tuple[Outcome, Language], Answer] = {}
         for outcome, texts in OUTCOME_TEXTS.items():
             for language, message in ((Language.ZH, texts.zh), (Language.EN, texts.en)):
                 text = json.dumps(message, ensure_ascii=False)
                 self._heads[outcome, language] = (
                     f'{{"code":{outcome.value},"message":{text},"reservation_id":'.encode()
                 )
-                if outcome not in RETRY_OUTCOMES | {Outcome.SUCCESS, Outcome.NOT_ENOUGH_LEFT}:
-                    self._plain[outcome, language] = self._fill(Decision(outcome), language)
+        self._success = {language: self._success_template(language) for language in Language}
+        self._plain: dict[tuple[Outcome, Language], bytes] = {}
+        self._plain_date = b""
 
-        success = {language: self._fill(_ANY_SUCCESS, language) for language in Language}
-        self._success_headers = {
-            language: [header for header in start["headers"] if header[0] != b"location"]
-            for language, (start, _) in success.items()
-        }
+    def of(self, decision: Decision, language: Language) -> bytes:
+        """The whole answer to one request, without a ``Connection`` header."""
+        outcome, reservation_id = decision.outcome, decision.reservation_id
+        if reservation_id is None:
+            date = date_line()
+            if date is not self._plain_date:
+                self._plain, self._plain_date = {}, date
+            plain = self._plain.get((outcome, language))
+            if plain is not None:
+                return plain
+            answer = self._fill(decision, language)
+            if outcome not in RETRY_OUTCOMES and outcome is not Outcome.NOT_ENOUGH_LEFT:
+                self._plain[outcome, language] = answer
+            return answer
+        if outcome is Outcome.SUCCESS and not decision.replayed:
+            name = reservation_id.encode("ascii")
+            return self._success[language] % (date_line(), name, name)
+        return self._fill(decision, language)
 
-    def of(self, decision: Decision, language: Language, *, close: bool) -> Answer:
-        """The whole answer to one request; ``close`` ends the connection after it."""
-        if not close:
-            if decision.reservation_id is None:
-                plain = self._plain.get((decision.outcome, language))
-                if plain is not None:
-                    return plain
-            elif decision.outcome is Outcome.SUCCESS and not decision.replayed:
-                return self._success(decision.reservation_id.encode("ascii"), language)
-        return self._fill(decision, language, close=close)
-
-    def _success(self, reservation_id: bytes, language: Language) -> Answer:
+    def _success_template(self, language: Language) -> bytes:
         """What `_fill` makes of a new success: every id is as long as any other."""
-        headers = [*self._success_headers[language], (b"location", b"/orders/" + reservation_id)]
-        return (
-            {"type": "http.response.start", "status": 202, "headers": headers},
-            {
-                "type": "http.response.body",
-                "body": b'%b"%b"}' % (self._heads[Outcome.SUCCESS, language], reservation_id),
-            },
-        )
+        body = b'%b"%%b"}' % self._heads[Outcome.SUCCESS, language].replace(b"%", b"%%")
+        length = len(body) - len(b"%b") + _ID_BYTES
+        headers = [*_headers(language), (b"location", b"/orders/%b")]
+        lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+        status = status_line(OUTCOME_TEXTS[Outcome.SUCCESS].http_status)
+        return b"%b%%b%bcontent-length: %d\r\n\r\n%b" % (status, lines, length, body)
 
-    def _fill(self, decision: Decision, language: Language, *, close: bool = False) -> Answer:
+    def _fill(self, decision: Decision, language: Language) -> bytes:
         outcome, reservation_id = decision.outcome, decision.reservation_id
         assert (outcome is not Outcome.SUCCESS) or reservation_id, "success without a reservation"
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-language", language.value.encode("ascii")),
-            *BASE_HEADERS,
-        ]
+        headers = _headers(language)
         body = self._heads[outcome, language]
         # Reservation ids are letters and digits: nothing in them needs escaping.
         body += b"null" if reservation_id is None else b'"%s"' % reservation_id.encode("ascii")
@@ -99,13 +91,12 @@ class PurchaseAnswers:
             headers.append((b"retry-after", b"%d" % -(-retry_ms // 1000)))
         body += b"}"
         headers.append((b"content-length", b"%d" % len(body)))
-        if close:
-            headers.append(_CLOSE)
-        return (
-            {
-                "type": "http.response.start",
-                "status": OUTCOME_TEXTS[outcome].http_status,
-                "headers": headers,
-            },
-            {"type": "http.response.body", "body": body},
-        )
+        return render(OUTCOME_TEXTS[outcome].http_status, headers, body)
+
+
+def _headers(language: Language) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"content-type", b"application/json"),
+        (b"content-language", language.value.encode("ascii")),
+        *BASE_HEADERS,
+    ]

@@ -28,7 +28,6 @@ from seckill.web.orders import OrderBook
 from seckill.web.parts import WebParts
 from seckill.web.ports import (
     ASGIApp,
-    Authenticator,
     DependencyStatus,
     Message,
     Receive,
@@ -69,34 +68,60 @@ PageSize = Annotated[int, Query(ge=1, le=_PAGE_MAX, description="entries on the 
 
 
 class WebApp:
-    """An ASGI application with a life of its own.
+    """The application of one web process: the hot routes, and the framework for all others.
 
     `run` must be running while requests are served: look-ups, cancellations and streams live in
     it. `drain` announces the end.
     """
 
-    def __init__(
-        self,
-        *,
-        entry: ASGIApp,
-        orders: OrderBook,
-        feed: OrderFeed,
-        authenticator: Authenticator,
-        draining: asyncio.Event,
-    ) -> None:
-        self._entry = entry
-        self._orders = orders
-        self._feed = feed
-        self._authenticator = authenticator
-        self._draining = draining
+    def __init__(self, parts: WebParts) -> None:
+        self._metrics = parts.metrics
+        self._authenticator = parts.authenticator
+        self._draining = parts.draining
+        self._orders = orders = OrderBook(
+            books=parts.books,
+            queued=parts.queued,
+            ids=parts.ids,
+            catalogue=parts.catalogue,
+            limits=parts.limits,
+            metrics=parts.metrics,
+        )
+        self._feed = feed = OrderFeed(
+            read_states=orders.states,
+            limits=parts.limits,
+            draining=parts.draining,
+            metrics=parts.metrics,
+        )
+        framework = _framework()
+        _add_goods(framework, parts)
+        _add_orders(framework, parts, orders, feed)
+        _add_operations(framework, parts)
+        self._others: ASGIApp = _Edge(framework, parts)
+        self._tasks = asyncio.TaskGroup()
+        self._hot = HotRoutes(
+            gate=FlowControl(
+                parts.gate, parts.sentinel, parts.addresses, self._tasks.create_task
+            ),
+            orders=orders,
+            authenticator=parts.authenticator,
+            metrics=parts.metrics,
+            limits=parts.limits,
+            draining=parts.draining,
+            start=self._tasks.create_task,
+        )
+        self.route = self._hot.route
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        await self._entry(scope, receive, send)
+        """Serve one request that is not for a hot route."""
+        await self._others(scope, receive, send)
+
+    def refused(self, status: int) -> None:
+        """Count what could not be read as a request."""
+        self._metrics.requests("(none)", "OTHER", status, (0.0,))
 
     async def run(self) -> None:
-        """Keep the parts going until cancelled."""
-        async with asyncio.TaskGroup() as parts:
+        """Keep the parts going until cancelled. Once only."""
+        async with self._tasks as parts:
             parts.create_task(self._orders.run())
             parts.create_task(self._feed.run())
             parts.create_task(self._authenticator.run())
@@ -108,40 +133,7 @@ class WebApp:
 
 def build_app(parts: WebParts) -> WebApp:
     """Make the application out of its parts. Nothing is connected or started."""
-    orders = OrderBook(
-        books=parts.books,
-        queued=parts.queued,
-        ids=parts.ids,
-        catalogue=parts.catalogue,
-        limits=parts.limits,
-        metrics=parts.metrics,
-    )
-    feed = OrderFeed(
-        read_states=orders.states,
-        limits=parts.limits,
-        draining=parts.draining,
-        metrics=parts.metrics,
-    )
-    framework = _framework()
-    _add_goods(framework, parts)
-    _add_orders(framework, parts, orders, feed)
-    _add_operations(framework, parts)
-    entry = HotRoutes(
-        gate=FlowControl(parts.gate, parts.sentinel, parts.addresses),
-        orders=orders,
-        authenticator=parts.authenticator,
-        metrics=parts.metrics,
-        limits=parts.limits,
-        draining=parts.draining,
-        inner=_Edge(framework, parts),
-    )
-    return WebApp(
-        entry=entry,
-        orders=orders,
-        feed=feed,
-        authenticator=parts.authenticator,
-        draining=parts.draining,
-    )
+    return WebApp(parts)
 
 
 def _framework() -> FastAPI:
@@ -442,7 +434,9 @@ class _Edge:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 route = getattr(scope.get("route"), "path", "(none)")
-                self._metrics.request(route, known_method(method), status, perf_counter() - began)
+                self._metrics.requests(
+                    route, known_method(method), status, (perf_counter() - began,)
+                )
                 message = {**message, "headers": self._headers(message["headers"])}
             elif is_head:
                 message = {**message, "body": b""}

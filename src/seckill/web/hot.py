@@ -1,46 +1,47 @@
 """The two routes that a sale lives on, in front of the framework.
 
-``POST /seckill/{goods_id}`` and ``GET /orders/{reservation_id}`` are served here as plain ASGI;
-everything else goes on to the inner application. A framework's request object and router would
-cost a third of the throughput.
+``POST /seckill/{goods_id}`` and ``GET /orders/{reservation_id}`` are answered here by calls: the
+connection hands over a request, the gate calls back with a decision, and the answers of one batch
+are written together. A purchase makes one record and no task, future or scope of ASGI; the
+framework's own would cost several times as much as everything that is done here.
 
-Every bad input is refused before admission. When the client leaves, or the server cuts this
-request, only its own answer is given up: the batch that it is part of goes on.
+Every bad input is refused before admission. A client that leaves gives up its own answer and
+nothing else: the batch that its request is part of goes on.
 """
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from seckill.admission.decision import Decision
 from seckill.domain.errors import InvalidValue
-from seckill.domain.ids import GoodsId, ReservationId, check_goods_id
-from seckill.domain.order import Order
+from seckill.domain.ids import AttemptId, GoodsId, ReservationId, UserId, check_goods_id
+from seckill.domain.outcomes import OUTCOME_TEXTS, Outcome
 from seckill.web.answers import PurchaseAnswers
 from seckill.web.attempts import AttemptIds
+from seckill.web.connection import Request, Route
 from seckill.web.flow import FlowControl
-from seckill.web.languages import Languages
+from seckill.web.languages import Language, Languages
 from seckill.web.limits import WebLimits
 from seckill.web.order_json import order_document
 from seckill.web.orders import OrderBook
-from seckill.web.ports import (
-    ASGIApp,
-    Authenticator,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    WebMetrics,
+from seckill.web.ports import Authenticator, WebMetrics
+from seckill.web.problems import (
+    Fault,
+    HTTPProblem,
+    MethodNotAllowed,
+    NotFound,
+    RuleBroken,
+    respond,
 )
-from seckill.web.problems import Fault, HTTPProblem, MethodNotAllowed, NotFound, RuleBroken, respond
 from seckill.web.requests import (
-    ClientGone,
     body_announced,
+    body_refused,
     known_method,
     pick_headers,
-    read_body,
     read_purchase,
     read_segment,
 )
@@ -59,8 +60,43 @@ _CLIENT_GONE: Final = 499
 _JSON: Final = ((b"content-type", b"application/json"),)
 
 
+class _Purchase(Request):
+    """A purchase request on its way: the one record that is made for it.
+
+    It is what the gate calls back (`admission.batcher.Waiting`), and holds what the gate and the
+    answer need.
+    """
+
+    __slots__ = (
+        "attempt_id",
+        "began",
+        "deadline_ms",
+        "decision",
+        "language",
+        "quantity",
+        "routes",
+        "user_id",
+        "user_id_bytes",
+    )
+
+    user_id: UserId
+    user_id_bytes: int
+    attempt_id: AttemptId
+    quantity: int
+    deadline_ms: float
+    began: float
+    language: Language
+    decision: Decision
+    routes: "HotRoutes"
+
+    def decided(self, decision: Decision) -> None:
+        """See admission.batcher.Waiting."""
+        self.decision = decision
+        self.routes.tell_later(self)
+
+
 class HotRoutes:
-    """An ASGI callable that answers the two hot routes itself.
+    """Answers the two hot routes.
 
     Args:
         gate: decides purchases, flow control in front.
@@ -69,7 +105,7 @@ class HotRoutes:
         metrics: counts.
         limits: bounds of bodies.
         draining: set when this process is about to stop; answers then end their connections.
-        inner: serves everything else.
+        start: starts a coroutine as a task with an owner.
     """
 
     def __init__(
@@ -81,7 +117,7 @@ class HotRoutes:
         metrics: WebMetrics,
         limits: WebLimits,
         draining: asyncio.Event,
-        inner: ASGIApp,
+        start: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         self._gate = gate
         self._orders = orders
@@ -89,71 +125,78 @@ class HotRoutes:
         self._metrics = metrics
         self._limits = limits
         self._draining = draining
-        self._inner = inner
+        self._start = start
         self._answers = PurchaseAnswers()
         self._languages = Languages()
         self._attempts = AttemptIds()
         self._goods_ids: dict[bytes, GoodsId] = {}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        if scope["type"] == "http":
-            path: bytes = scope["raw_path"]
-            if path.startswith(_PURCHASE_PREFIX):
-                segment = path[len(_PURCHASE_PREFIX) :]
-                if segment and b"/" not in segment:
-                    await self._purchase(segment, scope, receive, send)
-                    return
-            elif path.startswith(_ORDER_PREFIX):
-                segment = path[len(_ORDER_PREFIX) :]
-                if segment and b"/" not in segment:
-                    await self._order(segment, scope, send)
-                    return
-        await self._inner(scope, receive, send)
-
-    async def _purchase(self, segment: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        began = perf_counter()
-        close = self._draining.is_set()
-        method: str = scope["method"]
-        try:
-            if method != "POST":
-                raise MethodNotAllowed("POST")  # noqa: TRY301  -- one place turns problems to answers
-            goods_id = self._goods_ids.get(segment) or self._read_goods_id(segment)
-            headers = pick_headers(scope["headers"])
-            user_id = self._authenticator.identify(headers, scope["query_string"])
-            key = headers.get(b"idempotency-key")
-            attempt_id = self._attempts.fresh() if key is None else self._attempts.of_key(key)
-            length = body_announced(headers, self._limits.body_bytes_max)
-            quantity = 1 if length == 0 else await self._read_quantity(receive, length)
-            decision = self._gate.admit_now(goods_id, user_id, quantity, attempt_id, scope)
-            if not isinstance(decision, Decision):
-                # Cancelling this request gives up its own answer; the batch goes on without it.
-                decision = await decision
-            language = self._languages.choose(headers.get(b"accept-language"))
-            answer = self._answers.of(decision, language, close=close)
-            self._metrics.decision(decision.outcome, decision.cause)
-        except HTTPProblem as problem:
-            # A body that was not read to its end stands in the way of the next request.
-            answer = problem.messages(close=close or problem.status in {408, 413})
-        except ClientGone:
-            self._metrics.request(PURCHASE_ROUTE, method, _CLIENT_GONE, perf_counter() - began)
-            return
-        except Exception:  # noqa: BLE001  -- the outermost guard: answers 500 and records it
-            _LOG.exception("a purchase request met an error of this program", path=scope["path"])
-            answer = Fault().messages(close=close)
-        await send(answer[0])
-        await send(answer[1])
-        self._count(PURCHASE_ROUTE, method, answer, began)
-
-    async def _read_quantity(self, receive: Receive, length: int | None) -> int:
-        """The units that the body asks for."""
-        body = await read_body(
-            receive,
-            length,
-            bytes_max=self._limits.body_bytes_max,
-            timeout_ms=self._limits.body_timeout_ms,
+        self._decided: list[_Purchase] = []
+        self._purchase_route = Route(
+            request=_Purchase,
+            serve=self._purchase,
+            body_bytes_max=limits.body_bytes_max,
+            body_timeout_ms=limits.body_timeout_ms,
+            given_up=self._purchase_given_up,
         )
-        return read_purchase(body).quantity
+        self._order_route = Route(
+            request=Request,
+            serve=self._order,
+            body_bytes_max=limits.body_bytes_max,
+            body_timeout_ms=limits.body_timeout_ms,
+        )
+
+    def route(self, path: bytes) -> Route | None:
+        """How a path is served here; None: it is not one of the two routes."""
+        if path.startswith(_PURCHASE_PREFIX):
+            if path.find(b"/", len(_PURCHASE_PREFIX)) < 0 and len(path) > len(_PURCHASE_PREFIX):
+                return self._purchase_route
+        elif (
+            path.startswith(_ORDER_PREFIX)
+            and path.find(b"/", len(_ORDER_PREFIX)) < 0
+            and len(path) > len(_ORDER_PREFIX)
+        ):
+            return self._order_route
+        return None
+
+    # Purchases.
+
+    def _purchase(self, request: _Purchase) -> None:
+        request.began = perf_counter()
+        request.routes = self
+        try:
+            decision = self._decide(request)
+        except HTTPProblem as problem:
+            self._refuse(request, problem)
+        except Exception:  # noqa: BLE001  -- the outermost guard: answers 500 and records it
+            _LOG.exception("a purchase request met an error of this program", path=request.path)
+            self._refuse(request, Fault())
+        else:
+            if decision is not None:
+                request.decided(decision)
+
+    def _decide(self, request: _Purchase) -> Decision | None:
+        """Read a purchase and ask the gate. None: it will call back."""
+        if request.method != b"POST":
+            raise MethodNotAllowed("POST")
+        segment = request.path[len(_PURCHASE_PREFIX) :]
+        goods_id = self._goods_ids.get(segment) or self._read_goods_id(segment)
+        headers = pick_headers(request.headers)
+        request.user_id = self._authenticator.identify(headers, request.query)
+        key = headers.get(b"idempotency-key")
+        request.attempt_id = self._attempts.fresh() if key is None else self._attempts.of_key(key)
+        request.language = self._languages.choose(headers.get(b"accept-language"))
+        if len(headers) == 0 and not request.body and request.fault is None:
+            request.quantity = 1
+        else:
+            self._read_body(request, headers)
+        return self._gate.admit_now(goods_id, request)
+
+    def _read_body(self, request: _Purchase, headers: dict[bytes, bytes]) -> None:
+        limits = self._limits
+        body_announced(headers, limits.body_bytes_max)
+        if request.fault is not None:
+            raise body_refused(request.fault, limits.body_bytes_max, limits.body_timeout_ms)
+        request.quantity = read_purchase(bytes(request.body)).quantity
 
     def _read_goods_id(self, segment: bytes) -> GoodsId:
         """Read a goods id out of the path and remember it: there are few, and they come often."""
@@ -166,38 +209,91 @@ class HotRoutes:
         self._goods_ids[segment] = goods_id
         return goods_id
 
-    async def _order(self, segment: bytes, scope: Scope, send: Send) -> None:
-        began = perf_counter()
+    def tell_later(self, request: _Purchase) -> None:
+        """Answer a decided purchase at the end of this turn, together with all others."""
+        if not self._decided:
+            asyncio.get_running_loop().call_soon(self._tell)
+        self._decided.append(request)
+
+    def _tell(self) -> None:
+        """Write the answers of all purchases that were decided in one turn of the loop."""
+        told, self._decided = self._decided, []
         close = self._draining.is_set()
-        method: str = scope["method"]
-        head = method == "HEAD"
+        answer_of = self._answers.of
+        for request in told:
+            try:
+                answer = answer_of(request.decision, request.language)
+            except Exception:  # noqa: BLE001  -- the others of the batch have their answers coming
+                _LOG.exception("a decision cannot be told", outcome=request.decision.outcome.name)
+                answer = Fault().answer()
+            request.connection.answer(request, answer, close=close)
+        self._count_purchases(told)
+
+    def _count_purchases(self, told: list[_Purchase]) -> None:
+        """Count a batch: by outcome, and the times together."""
+        now = perf_counter()
+        seconds: dict[tuple[Outcome, str], list[float]] = {}
+        for request in told:
+            decision = request.decision
+            key = decision.outcome, decision.cause
+            if key in seconds:
+                seconds[key].append(now - request.began)
+            else:
+                seconds[key] = [now - request.began]
+        for (outcome, cause), each in seconds.items():
+            self._metrics.decisions(outcome, cause, len(each))
+            status = OUTCOME_TEXTS[outcome].http_status
+            self._metrics.requests(PURCHASE_ROUTE, "POST", status, each)
+
+    def _refuse(self, request: _Purchase, problem: HTTPProblem) -> None:
+        head = request.method == b"HEAD"
+        request.connection.answer(request, problem.answer(head=head), close=self._draining.is_set())
+        self._count(PURCHASE_ROUTE, request, problem.status, request.began)
+
+    def _purchase_given_up(self, request: Request) -> None:
+        self._count(PURCHASE_ROUTE, request, _CLIENT_GONE, perf_counter())
+
+    # Orders.
+
+    def _order(self, request: Request) -> None:
+        began = perf_counter()
         try:
-            order = await self._find(segment, scope)
-            answer = respond(200, order_document(order), _JSON, close=close, head=head)
+            user_id = self._buyer_of(request)
         except HTTPProblem as problem:
-            answer = problem.messages(close=close, head=head)
-        except Exception:  # noqa: BLE001  -- as above
-            _LOG.exception("looking up an order met an error of this program", path=scope["path"])
-            answer = Fault().messages(close=close, head=head)
-        await send(answer[0])
-        await send(answer[1])
-        self._count(ORDER_ROUTE, method, answer, began)
+            self._answer_order(request, problem, began)
+        else:
+            self._start(self._find(request, user_id, began))
 
-    async def _find(self, segment: bytes, scope: Scope) -> Order:
-        if scope["method"] not in {"GET", "HEAD"}:
+    def _buyer_of(self, request: Request) -> UserId:
+        if request.method not in {b"GET", b"HEAD"}:
             raise MethodNotAllowed("GET, HEAD")
-        headers = pick_headers(scope["headers"])
-        user_id = self._authenticator.identify(headers, scope["query_string"])
-        # An id is plain ASCII; whatever else stands here names nothing.
-        reservation_id = ReservationId(segment.decode("latin-1"))
-        order = await self._orders.find(reservation_id, user_id)
-        if order is None:
-            raise NotFound
-        return order
+        if request.fault is not None:
+            limits = self._limits
+            raise body_refused(request.fault, limits.body_bytes_max, limits.body_timeout_ms)
+        return self._authenticator.identify(pick_headers(request.headers), request.query)
 
-    def _count(
-        self, route: str, method: str, answer: tuple[Message, Message], began: float
-    ) -> None:
-        self._metrics.request(
-            route, known_method(method), answer[0]["status"], perf_counter() - began
-        )
+    async def _find(self, request: Request, user_id: UserId, began: float) -> None:
+        # An id is plain ASCII; whatever else stands here names nothing.
+        reservation_id = ReservationId(request.path[len(_ORDER_PREFIX) :].decode("latin-1"))
+        try:
+            order = await self._orders.find(reservation_id, user_id)
+            found: bytes | HTTPProblem = NotFound() if order is None else order_document(order)
+        except HTTPProblem as problem:
+            found = problem
+        except Exception:  # noqa: BLE001  -- as above
+            _LOG.exception("looking up an order met an error of this program", path=request.path)
+            found = Fault()
+        self._answer_order(request, found, began)
+
+    def _answer_order(self, request: Request, found: bytes | HTTPProblem, began: float) -> None:
+        head = request.method == b"HEAD"
+        if isinstance(found, HTTPProblem):
+            status, answer = found.status, found.answer(head=head)
+        else:
+            status, answer = 200, respond(200, found, _JSON, head=head)
+        request.connection.answer(request, answer, close=self._draining.is_set())
+        self._count(ORDER_ROUTE, request, status, began)
+
+    def _count(self, route: str, request: Request, status: int, began: float) -> None:
+        method = known_method(request.method.decode("ascii"))
+        self._metrics.requests(route, method, status, (perf_counter() - began,))

@@ -12,9 +12,9 @@ from seckill.domain.outcomes import OUTCOME_TEXTS, Outcome
 from seckill.domain.sale import LIMIT_PER_USER_MAX
 from seckill.web.answers import RETRY_OUTCOMES
 from seckill.web.hot import ORDER_ROUTE, PURCHASE_ROUTE
-from seckill.web.problems import phrase
 from seckill.web.requests import TOKEN_CHARS_MAX
 from seckill.web.schemas import Problem
+from seckill.web.wire import phrase
 
 __all__ = ["PROBLEM_RESPONSES", "with_hot_routes"]
 

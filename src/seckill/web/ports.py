@@ -5,7 +5,6 @@ Every method that does I/O may raise a `SeckillError` that is not an `InvalidVal
 program: it is logged, and the buyer reads 500.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,8 +13,9 @@ from typing import Protocol
 # The types alone: they are plain aliases of what ASGI says.
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from seckill.admission.batcher import Waiting
 from seckill.admission.decision import Decision
-from seckill.domain.ids import AttemptId, GoodsId, ReservationId, SaleId, UserId
+from seckill.domain.ids import GoodsId, ReservationId, SaleId, UserId
 from seckill.domain.order import Order
 from seckill.domain.outcomes import Outcome
 from seckill.domain.reservation import Place
@@ -44,13 +44,11 @@ __all__ = [
 class PurchaseGate(Protocol):
     """Decides purchase requests. The real one is `admission.gate.AdmissionGate`."""
 
-    def admit_now(
-        self, goods_id: GoodsId, user_id: UserId, quantity: int, attempt_id: AttemptId
-    ) -> Decision | asyncio.Future[Decision]:
-        """A decision at once where memory suffices, else a future that a batch will complete.
+    def admit_now(self, goods_id: GoodsId, waiting: Waiting) -> Decision | None:
+        """A decision at once where memory suffices; None: `Waiting.decided` will be called.
 
-        Cancelling the future gives up the answer and nothing else: the batch goes on for the other
-        buyers in it, and what this buyer wins is followed to its end even when they have left.
+        That a buyer leaves meanwhile changes nothing: the batch goes on, and what they win is
+        followed to its end.
         """
         ...
 
@@ -168,12 +166,12 @@ class Dependencies(Protocol):
 class WebMetrics(Protocol):
     """Counts what the web room does. Each call is on a hot path: no I/O, no waiting."""
 
-    def request(self, route: str, method: str, status: int, seconds: float) -> None:
-        """One request: its route template, and the time until its answer began."""
+    def requests(self, route: str, method: str, status: int, seconds: Sequence[float]) -> None:
+        """Requests of one route template: the time of each until its answer began."""
         ...
 
-    def decision(self, outcome: Outcome, cause: str) -> None:
-        """One answered purchase request; ``cause`` is that of the decision."""
+    def decisions(self, outcome: Outcome, cause: str, count: int) -> None:
+        """So many answered purchase requests; ``cause`` is that of the decision."""
         ...
 
     def streams_open(self, count: int) -> None:

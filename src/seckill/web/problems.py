@@ -15,11 +15,11 @@ The tree::
 
 import json
 from collections.abc import Sequence
-from http import HTTPStatus
 from typing import Final
 
 from seckill.domain.errors import SeckillError
 from seckill.web.ports import Message
+from seckill.web.wire import phrase, render
 
 __all__ = [
     "BASE_HEADERS",
@@ -31,7 +31,6 @@ __all__ = [
     "RuleBroken",
     "Unauthenticated",
     "Unavailable",
-    "phrase",
     "respond",
 ]
 
@@ -44,19 +43,6 @@ BASE_HEADERS: Final[Headers] = (
 """On every answer that is made for one buyer at one moment."""
 
 _ECHO_CHARS_MAX: Final = 64
-_RENAMED: Final = {413: "Content Too Large", 422: "Unprocessable Content"}
-"""Names of RFC 9110 that Python knows only from 3.13 on."""
-_CLOSE: Final = (b"connection", b"close")
-
-
-def phrase(status: int) -> str:
-    """The name of an HTTP status."""
-    if status in _RENAMED:
-        return _RENAMED[status]
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Error"
 
 
 class HTTPProblem(SeckillError):  # noqa: N818  -- named as RFC 9457 names it
@@ -103,23 +89,33 @@ class HTTPProblem(SeckillError):  # noqa: N818  -- named as RFC 9457 names it
             members["rule"] = self.rule
         return json.dumps(members, separators=(",", ":")).encode("ascii")
 
-    def messages(self, *, close: bool = False, head: bool = False) -> tuple[Message, Message]:
-        """The answer as two ASGI messages; ``close`` ends the connection, ``head`` has no body."""
+    def answer(self, *, head: bool = False) -> bytes:
+        """The whole answer as bytes; ``head`` has no body."""
         headers = [*self.headers, (b"content-type", b"application/problem+json")]
-        return respond(self.status, self.body(), headers, close=close, head=head)
+        return respond(self.status, self.body(), headers, head=head)
+
+    def messages(self) -> tuple[Message, Message]:
+        """The answer as two ASGI messages."""
+        body = self.body()
+        headers = [*self.headers, (b"content-type", b"application/problem+json")]
+        return (
+            {
+                "type": "http.response.start",
+                "status": self.status,
+                "headers": answer_headers(headers, body),
+            },
+            {"type": "http.response.body", "body": body},
+        )
 
 
-def respond(
-    status: int, body: bytes, headers: Headers, *, close: bool = False, head: bool = False
-) -> tuple[Message, Message]:
-    """A whole answer as two ASGI messages, with the headers that every answer has."""
-    lines = [*headers, *BASE_HEADERS, (b"content-length", b"%d" % len(body))]
-    if close:
-        lines.append(_CLOSE)
-    return (
-        {"type": "http.response.start", "status": status, "headers": lines},
-        {"type": "http.response.body", "body": b"" if head else body},
-    )
+def answer_headers(headers: Headers, body: bytes) -> list[tuple[bytes, bytes]]:
+    """Headers with those that every answer has."""
+    return [*headers, *BASE_HEADERS, (b"content-length", b"%d" % len(body))]
+
+
+def respond(status: int, body: bytes, headers: Headers, *, head: bool = False) -> bytes:
+    """A whole answer as bytes; ``head`` has no body."""
+    return render(status, answer_headers(headers, body), b"" if head else body)
 
 
 class Malformed(HTTPProblem):

@@ -1,26 +1,25 @@
 """Reading a request strictly: headers, path segments, the query, bodies, the purchase itself."""
 
-import asyncio
 import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote_to_bytes
 
 from seckill.domain.sale import LIMIT_PER_USER_MAX
-from seckill.web.ports import Receive
 from seckill.web.problems import HTTPProblem, Malformed, RuleBroken
 
 __all__ = [
     "TOKEN_CHARS_MAX",
-    "ClientGone",
+    "BodyFault",
     "Purchase",
     "body_announced",
+    "body_refused",
     "known_method",
     "pick_headers",
     "query_parameter",
-    "read_body",
     "read_purchase",
     "read_segment",
 ]
@@ -49,8 +48,11 @@ _METHODS: Final = frozenset(
 )
 
 
-class ClientGone(Exception):  # noqa: N818  -- an event, not an error of anybody
-    """The client closed the connection before the request was whole."""
+class BodyFault(Enum):
+    """Why a request is served without its body."""
+
+    TOO_LONG = "too long"
+    TOO_SLOW = "too slow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,36 +183,16 @@ def _too_long(bytes_max: int) -> HTTPProblem:
     )
 
 
-async def read_body(
-    receive: Receive, length: int | None, *, bytes_max: int, timeout_ms: int
-) -> bytes:
-    """Read a body that `body_announced` let pass.
-
-    Raises:
-        HTTPProblem: 408 when it does not come in time, 413 when it goes past ``bytes_max``.
-        ClientGone: the client left.
-    """
-    received: bytes = b""
-    try:
-        async with asyncio.timeout(timeout_ms / 1000):
-            while True:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise ClientGone
-                received += message.get("body", b"")
-                if len(received) > bytes_max:
-                    raise _too_long(bytes_max)
-                # A body of known length is whole without waiting for the mark of its end.
-                if not message.get("more_body", False) or len(received) == length:
-                    break
-    except TimeoutError:
-        raise HTTPProblem(
-            408,
-            f"The body did not arrive within {timeout_ms} ms.",
-            field="body",
-            rule=f"must arrive within {timeout_ms} ms",
-        ) from None
-    return received
+def body_refused(fault: BodyFault, bytes_max: int, timeout_ms: int) -> HTTPProblem:
+    """The answer to a request whose body was not read: 413, or 408 when it did not come in time."""
+    if fault is BodyFault.TOO_LONG:
+        return _too_long(bytes_max)
+    return HTTPProblem(
+        408,
+        f"The body did not arrive within {timeout_ms} ms.",
+        field="body",
+        rule=f"must arrive within {timeout_ms} ms",
+    )
 
 
 class _BrokenJSON(ValueError):  # noqa: N818  -- names what is broken

@@ -1,28 +1,27 @@
-"""Serving the application with granian inside this process.
+"""The HTTP server inside a web process: an event loop, one inherited socket, its connections.
 
 The supervisor binds and listens, and keeps the sockets open as long as it lives; each web process
-inherits one (see `listen`). So a process that is killed takes nothing with it but the connections
+inherits one (see `serve`). So a process that is killed takes nothing with it but the connections
 that it had accepted: what waits in the queue of its socket, and what still comes, is accepted by
 the next process that is started on the same socket. Two processes may serve one socket, so a
 process can be replaced without a gap: start the new one, then stop the old one.
+
+What happens on a connection stands in connection.py, and why this server is our own in
+docs/decisions/0006-own-http-lane.md.
 """
 
 import asyncio
 import os
 import resource
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import structlog
-from granian.constants import HTTPModes, Interfaces
-from granian.http import HTTP1Settings
-from granian.log import LogLevels
-from granian.net import SocketHolder  # type: ignore[attr-defined]  # its re-export is not declared
-from granian.server.embed import Server
 
-from seckill.domain.errors import SeckillError
+from seckill.web.asgi import asgi_route
+from seckill.web.connection import Connection, Route
 from seckill.web.ports import Receive, Scope, Send
 
 _new_loop: Callable[[], asyncio.AbstractEventLoop]
@@ -35,7 +34,6 @@ __all__ = [
     "BACKLOG",
     "Application",
     "ServerSettings",
-    "ServerStopped",
     "new_event_loop",
     "serve",
 ]
@@ -45,6 +43,9 @@ _LOG: Final = structlog.get_logger(__name__)
 BACKLOG: Final = 16_384
 """Connections that may wait to be accepted: more than come in the first second of a rush."""
 
+_TICKS_PER_IDLE_TIMEOUT: Final = 8
+_TICK_S_MIN: Final = 0.02
+_TICK_S_MAX: Final = 5.0
 _FILES_RESERVED: Final = 512
 """Open files that are not connections of clients: stores, logs, marks, the interpreter's own."""
 
@@ -56,6 +57,14 @@ class Application(Protocol):
         """Serve one request."""
         ...
 
+    def route(self, path: bytes) -> Route | None:
+        """How requests for a path are served without ASGI; None: they are served by it."""
+        ...
+
+    def refused(self, status: int) -> None:
+        """Something was answered that cannot be read as a request."""
+        ...
+
     async def run(self) -> None:
         """Keep the parts of the application going until cancelled."""
         ...
@@ -63,10 +72,6 @@ class Application(Protocol):
     def drain(self) -> None:
         """Announce the end: unready, answers end their connections, streams are sent away."""
         ...
-
-
-class ServerStopped(SeckillError):  # noqa: N818  -- names what happened
-    """The HTTP server ended although nobody asked it to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +87,8 @@ class ServerSettings:
             between requests too. Longer than the 60 s of the usual proxies, or they would meet
             connections that are just being closed.
         head_bytes_max: request line and headers together; more is answered 431.
+        body_bytes_max: of a request that is served by ASGI; more is answered 413.
+        body_timeout_ms: from the end of its head to the end of its body.
         drain_ms: after the order to stop: how long connections are still served, each answer
             ending its connection, before the idle ones are closed.
         shutdown_grace_ms: from the order to stop to the end, the drain included. What is not
@@ -92,6 +99,8 @@ class ServerSettings:
     connections_max: int = 16_384
     idle_timeout_ms: int = 75_000
     head_bytes_max: int = 65_536
+    body_bytes_max: int = 1_048_576
+    body_timeout_ms: int = 30_000
     drain_ms: int = 1_000
     shutdown_grace_ms: int = 10_000
 
@@ -101,47 +110,135 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     return _new_loop()
 
 
-class _InheritedSocketServer(Server):
-    """granian's embedded server, on a socket that somebody else has opened.
+class _Server:
+    """Accepts connections on one listening socket, and knows all that are open.
 
-    The embedded server can only bind an address of its own. Its workers, though, take a
-    `SocketHolder`, the very object by which granian's own processes share a socket, and that can
-    be made of any descriptor. The one override below is all that is needed.
+    Implements `connection.Host`.
     """
 
-    def __init__(self, app: Application, descriptor: int, settings: ServerSettings) -> None:
+    def __init__(
+        self, app: Application, descriptor: int, settings: ServerSettings, tasks: asyncio.TaskGroup
+    ) -> None:
+        self.tick = 0
+        self.stopping = False
+        self.head_bytes_max = settings.head_bytes_max
+        self._app = app
         self._descriptor = descriptor
-        super().__init__(
+        self._settings = settings
+        self._tasks = tasks
+        self._connections_max = _connections_max(settings.connections_max)
+        self._connections: set[Connection] = set()
+        self._accepted = 0
+        self._listening: asyncio.Server | None = None
+        self._closed = False
+        self._running: set[asyncio.Task[None]] = set()
+        self._gone = asyncio.Event()
+        self._asgi = asgi_route(
             app,
-            # The life of the application is `Application.run`, in the caller's hands: the
-            # embedded server would go on serving after its lifespan task has failed.
-            interface=Interfaces.ASGINL,
-            http=HTTPModes.http1,
-            websockets=False,
-            runtime_threads=1,
-            blocking_threads=1,
-            backlog=settings.backlog,
-            backpressure=_connections_max(settings.connections_max),
-            http1_settings=HTTP1Settings(
-                header_read_timeout=settings.idle_timeout_ms,
-                keep_alive=True,
-                max_buffer_size=settings.head_bytes_max,
-            ),
-            log_level=LogLevels.error,
-            # Incremental: anything else would throw away the handlers of this process.
-            log_dictconfig={
-                "version": 1,
-                "incremental": True,
-                "formatters": {},
-                "handlers": {},
-                "loggers": {},
-            },
+            self._start,
+            body_bytes_max=settings.body_bytes_max,
+            body_timeout_ms=settings.body_timeout_ms,
         )
 
-    def _init_shared_socket(self) -> None:
-        # The worker closes the descriptor when it stops to accept, so it gets one of its own.
-        self._shd: Any = SocketHolder(self._descriptor, False, self.backlog)  # type: ignore[call-arg]
-        self._ssp: Any = None
+    # What connections ask.
+
+    def route(self, path: bytes) -> Route:
+        """See Host."""
+        return self._app.route(path) or self._asgi
+
+    def made(self, connection: Connection) -> None:
+        """See Host."""
+        self._connections.add(connection)
+
+    def lost(self, connection: Connection) -> None:
+        """See Host."""
+        self._connections.discard(connection)
+        self._accepted -= 1
+        if not self._connections:
+            self._gone.set()
+        if self._listening is None and not self._closed and self._accepted < self._connections_max:
+            self._start(self.listen())
+
+    def refused(self, status: int) -> None:
+        """See Host."""
+        self._app.refused(status)
+
+    # The life of the server.
+
+    async def listen(self) -> None:
+        """Accept connections, until there are as many as there may be."""
+        if self._listening is not None or self._closed:
+            return
+        # A descriptor of its own: it is closed when this server stops to accept.
+        listener = socket.socket(fileno=os.dup(self._descriptor))
+        listener.setblocking(False)
+        self._listening = await asyncio.get_running_loop().create_server(
+            self._accept, sock=listener, backlog=self._settings.backlog
+        )
+
+    def _accept(self) -> Connection:
+        self._accepted += 1
+        if self._accepted >= self._connections_max:
+            self._pause()
+        return Connection(self)
+
+    def _pause(self) -> None:
+        """Accept no more. What comes waits in the backlog of the socket, which stays open."""
+        if self._listening is not None:
+            self._listening.close()
+            self._listening = None
+
+    async def sweep(self) -> None:
+        """End idle connections, until cancelled."""
+        idle_s = self._settings.idle_timeout_ms / 1000
+        step_s = min(max(idle_s / _TICKS_PER_IDLE_TIMEOUT, _TICK_S_MIN), _TICK_S_MAX)
+        idle_ticks = max(round(idle_s / step_s), 1)
+        while True:
+            await asyncio.sleep(step_s)
+            self.tick += 1
+            oldest = self.tick - idle_ticks
+            for connection in [c for c in self._connections if c.tick <= oldest and c.stalled]:
+                connection.abort()
+
+    def drain(self) -> None:
+        """From now on every answer ends its connection."""
+        self.stopping = True
+
+    async def end(self, grace_s: float) -> bool:
+        """Accept nothing more, answer what is under way, and end. Whether all was answered."""
+        self._closed = True
+        self._pause()
+        for connection in list(self._connections):
+            if connection.idle:
+                connection.finish()
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + grace_s
+        try:
+            async with asyncio.timeout(grace_s):
+                while self._connections:
+                    self._gone.clear()
+                    await self._gone.wait()
+        except TimeoutError:
+            pass
+        is_all_answered = all(connection.idle for connection in self._connections)
+        if self._running:
+            # Of clients that have left: what they asked for is still followed to its end.
+            await asyncio.wait(self._running, timeout=max(ends_at - loop.time(), 0.0))
+        return is_all_answered
+
+    def cut(self) -> None:
+        """End whatever is under way."""
+        self._closed = True
+        self._pause()
+        for connection in list(self._connections):
+            connection.abort()
+        for task in self._running:
+            task.cancel()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
 
 def _connections_max(wanted: int) -> int:
@@ -182,30 +279,27 @@ async def serve(
         stop: set it to end.
 
     Raises:
-        ServerStopped: the HTTP server ended by itself.
         ExceptionGroup: a part of the application failed; nothing is served any more.
     """
     descriptor = listener if isinstance(listener, int) else listener.fileno()
-    server = _InheritedSocketServer(app, os.dup(descriptor), settings)
     async with asyncio.TaskGroup() as tasks:
+        server = _Server(app, descriptor, settings, tasks)
         life = tasks.create_task(app.run())
-        serving = tasks.create_task(_serve(server))
-        await stop.wait()
-        loop = asyncio.get_running_loop()
-        ends_at = loop.time() + settings.shutdown_grace_ms / 1000
-        app.drain()
-        await asyncio.sleep(min(settings.drain_ms, settings.shutdown_grace_ms) / 1000)
-        server.stop()  # type: ignore[no-untyped-call]  # granian's own has no types
-        done, _ = await asyncio.wait({serving}, timeout=max(ends_at - loop.time(), 0.0))
-        if not done:
-            _LOG.warning(
-                "requests were cut at the end of the grace", grace_ms=settings.shutdown_grace_ms
-            )
-            serving.cancel()
+        sweep = tasks.create_task(server.sweep())
+        try:
+            await server.listen()
+            await stop.wait()
+            loop = asyncio.get_running_loop()
+            ends_at = loop.time() + settings.shutdown_grace_ms / 1000
+            server.drain()
+            app.drain()
+            await asyncio.sleep(min(settings.drain_ms, settings.shutdown_grace_ms) / 1000)
+            if not await server.end(max(ends_at - loop.time(), 0.0)):
+                _LOG.warning(
+                    "requests were cut at the end of the grace",
+                    grace_ms=settings.shutdown_grace_ms,
+                )
+        finally:
+            server.cut()
+        sweep.cancel()
         life.cancel()
-
-
-async def _serve(server: _InheritedSocketServer) -> None:
-    await server.serve()
-    if not server.interrupt_signal:
-        raise ServerStopped("the HTTP server ended by itself; its log says why")

@@ -15,6 +15,7 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from seckill.admission.batcher import Request
 from seckill.admission.bounds import Bounds
 from seckill.admission.bucket import Buckets
 from seckill.admission.catalogue import UNKNOWN_MS, publish
@@ -531,11 +532,11 @@ async def test_a_gate_that_closes_answers_everybody_who_still_waits(
         own_redis.freeze()
         sent = asyncio.create_task(gate.buy("sent"))
         await asyncio.sleep(0.05)
-        own = gate.gate.admit_now
-        queued = [own(*_request(f"q{n}")) for n in range(10)]
+        queued = [asyncio.ensure_future(gate.buy(f"q{n}")) for n in range(10)]
+        await asyncio.sleep(0)
     own_redis.thaw()
     async with asyncio.timeout(2):
-        answers = [await sent, *[d if isinstance(d, Decision) else await d for d in queued]]
+        answers = [await sent, *[await one for one in queued]]
         answers.append(await gate.buy("late"))
     assert {d.outcome for d in answers} == {Outcome.UNDECIDED}
 
@@ -547,10 +548,10 @@ async def test_a_request_in_the_very_moment_of_closing_is_answered(
     await open_sale(direct, keys, make_sale(stock_units=100))
     async with open_gate(own_redis.url, keys, marks_folder) as gate:
         await gate.gate.catalogue.refresh()
-        decision = gate.gate.admit_now(*_request("A"))
-    assert isinstance(decision, asyncio.Future)
+        request = Request(UserId("A"), AttemptId("t-A"), 1)
+        assert gate.gate.admit_now(GOODS, request) is None
     async with asyncio.timeout(2):
-        assert (await decision).outcome is Outcome.UNDECIDED
+        assert (await request.decision).outcome is Outcome.UNDECIDED
 
 
 @pytest.mark.parametrize("round_number", range(20))
@@ -566,7 +567,3 @@ async def test_a_gate_closes_at_once_whatever_its_tasks_are_doing(
             await asyncio.sleep(0)
         began = time.monotonic()
     assert time.monotonic() - began < 1
-
-
-def _request(user: str) -> tuple[object, ...]:
-    return GOODS, UserId(user), 1, AttemptId(f"t-{user}")

@@ -12,6 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from seckill.admission import sold_out
+from seckill.admission.batcher import Request
 from seckill.admission.bounds import Bounds
 from seckill.admission.keys import Keys
 from seckill.admission.reservation_ids import ReservationIds
@@ -199,8 +200,9 @@ async def test_news_that_a_gate_has_seen_itself_lowers_its_flag_at_once(
     await buckets.release(BUCKET, 1, [(UserId("A"), place)])
     # C was in the queue before the flag went up, as far as the gate can tell.
     lane = gate.gate._lanes[BUCKET]
-    got = lane.batcher.submit(UserId("C"), AttemptId("t"), 1)
-    assert isinstance(got, asyncio.Future)
+    request = Request(UserId("C"), AttemptId("t"), 1)
+    assert lane.batcher.submit(request) is None
+    got = request.decision
     assert (await got).outcome is Outcome.SUCCESS
     again = await gate.buy("C")
     assert again.outcome is Outcome.DUPLICATE

@@ -85,7 +85,7 @@ class Client:
 
 
 class Service:
-    """The application behind a real granian, in this event loop."""
+    """The application behind the real server, in this event loop."""
 
     def __init__(self, world: World, app: WebApp, port: int, stop: asyncio.Event) -> None:
         self.world = world

@@ -32,6 +32,12 @@ class SmallApp:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": PID})
 
+    def route(self, path: bytes) -> None:  # noqa: ARG002  -- everything is served by ASGI
+        return None
+
+    def refused(self, status: int) -> None:
+        pass
+
     async def run(self) -> None:
         sys.stdout.write("ready\n")
         sys.stdout.flush()

@@ -41,6 +41,7 @@ class Processes:
         process = subprocess.Popen(
             [
                 sys.executable,
+                "-P",  # the folder has a module of the name of a standard one
                 str(HERE / "small_server.py"),
                 str(descriptor),
                 json.dumps({"drain_ms": 100, "shutdown_grace_ms": 2_000} | (settings or {})),
@@ -185,7 +186,7 @@ async def test_open_connections_are_told_to_close_while_draining(alone: Alone) -
         assert "connection" not in (await client.reply()).headers
     process.send_signal(signal.SIGTERM)
     headers: dict[str, str] = {}
-    # Well before the end of the drain, when granian closes whatever is idle by itself.
+    # Well before the end of the drain, when the server closes whatever is idle.
     async with asyncio.timeout(1):
         while headers.get("connection") != "close":
             busy.send("GET", "/")

@@ -67,7 +67,7 @@ def test_a_json_line_says_which_part_wrote_it_and_holds_no_secret() -> None:
             said="Bearer hunter2 and eyJhbGciOi.eyJzdWIi.hunter2",
             buyer="李雷",
         )
-    logging.getLogger("granian").warning("plain %s", "redis://:hunter2@h:1")
+    logging.getLogger("uvloop").warning("plain %s", "redis://:hunter2@h:1")
     lines = stream.getvalue().splitlines()
     assert "hunter2" not in stream.getvalue()
     assert "李雷" in lines[0]

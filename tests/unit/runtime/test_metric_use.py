@@ -214,12 +214,12 @@ def _drive_relay(relay: RelayMetrics) -> None:
 
 async def _drive_web(web: HTTPMetrics) -> None:
     for outcome in Outcome:
-        web.decision(outcome, "")
+        web.decisions(outcome, "", 1)
     for name in await routes() | {"PUT (none)"}:
         method, _, route = name.partition(" ")
         for status in (200, 409, 503):
-            web.request(route, method, status, 0.01)
-    web.request("/goods", "GET", 401, 0.01)
+            web.requests(route, method, status, [0.01, 0.02])
+    web.requests("/goods", "GET", 401, [0.01])
     web.streams_open(2)
     web.bound_met("sse_streams")
 

@@ -4,10 +4,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from seckill.admission.batcher import Waiting
 from seckill.admission.decision import Decision
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.domain.errors import SeckillError
-from seckill.domain.ids import AttemptId, GoodsId, ReservationId, SaleId, UserId
+from seckill.domain.ids import GoodsId, ReservationId, SaleId, UserId
 from seckill.domain.order import Order, OrderState
 from seckill.domain.outcomes import Outcome
 from seckill.domain.reservation import Place
@@ -97,16 +98,15 @@ class ScriptedGate:
         self.futures: list[asyncio.Future[Decision]] = []
         self.holds = False
 
-    def admit_now(
-        self, goods_id: GoodsId, user_id: UserId, quantity: int, attempt_id: AttemptId
-    ) -> Decision | asyncio.Future[Decision]:
-        self.calls.append((goods_id, user_id, quantity, attempt_id))
+    def admit_now(self, goods_id: GoodsId, waiting: Waiting) -> Decision | None:
+        self.calls.append((goods_id, waiting.user_id, waiting.quantity, waiting.attempt_id))
         if isinstance(self.decision, Exception):
             raise self.decision
         if self.holds:
             future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+            future.add_done_callback(lambda done: waiting.decided(done.result()))
             self.futures.append(future)
-            return future
+            return None
         return self.decision
 
 
@@ -231,17 +231,17 @@ class Tally:
     """Metrics that a test can read."""
 
     def __init__(self) -> None:
-        self.requests: Counter[tuple[str, str, int]] = Counter()
-        self.decisions: Counter[tuple[Outcome, str]] = Counter()
+        self.answered: Counter[tuple[str, str, int]] = Counter()
+        self.decided: Counter[tuple[Outcome, str]] = Counter()
         self.bounds: Counter[str] = Counter()
         self.streams = 0
 
-    def request(self, route: str, method: str, status: int, seconds: float) -> None:
-        assert seconds >= 0
-        self.requests[route, method, status] += 1
+    def requests(self, route: str, method: str, status: int, seconds: Sequence[float]) -> None:
+        assert all(each >= 0 for each in seconds)
+        self.answered[route, method, status] += len(seconds)
 
-    def decision(self, outcome: Outcome, cause: str) -> None:
-        self.decisions[outcome, cause] += 1
+    def decisions(self, outcome: Outcome, cause: str, count: int) -> None:
+        self.decided[outcome, cause] += count
 
     def streams_open(self, count: int) -> None:
         self.streams = count

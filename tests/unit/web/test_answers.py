@@ -1,4 +1,7 @@
 import json
+import time
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 
 import pytest
 
@@ -6,19 +9,24 @@ from seckill.admission.decision import Decision
 from seckill.domain.outcomes import OUTCOME_TEXTS, Outcome
 from seckill.web.answers import RETRY_OUTCOMES, PurchaseAnswers
 from seckill.web.languages import Language
+from seckill.web.wire import with_connection
 from unit.web.doubles import NOW_MS, reservation
 
 ANSWERS = PurchaseAnswers()
 
 
 def told(
-    decision: Decision, language: Language = Language.ZH, *, close: bool = False
+    decision: Decision, language: Language = Language.ZH
 ) -> tuple[int, dict[str, str], dict[str, object]]:
-    start, body = ANSWERS.of(decision, language, close=close)
-    headers = {name.decode(): value.decode() for name, value in start["headers"]}
-    assert len(headers) == len(start["headers"])
-    assert headers["content-length"] == str(len(body["body"]))
-    return start["status"], headers, json.loads(body["body"])
+    head, _, body = ANSWERS.of(decision, language).partition(b"\r\n\r\n")
+    first, *lines = head.decode("ascii").split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    assert len(headers) == len(lines)
+    assert headers["content-length"] == str(len(body))
+    assert parsedate_to_datetime(headers["date"]).tzinfo is UTC
+    protocol, status, _ = first.split(" ", 2)
+    assert protocol == "HTTP/1.1"
+    return int(status), headers, json.loads(body)
 
 
 @pytest.mark.parametrize("language", list(Language))
@@ -77,13 +85,26 @@ def test_details_of_single_outcomes() -> None:
     assert "cause" not in told(Decision(Outcome.UNDECIDED, cause="redis"))[2]
 
 
-def test_a_draining_process_ends_the_connection() -> None:
+def test_a_connection_header_can_be_added_to_every_answer() -> None:
     for outcome in Outcome:
-        decision = Decision(outcome, reservation(1))
-        assert told(decision, close=True)[1]["connection"] == "close"
-        assert "connection" not in told(decision)[1]
+        answer = ANSWERS.of(Decision(outcome, reservation(1)), Language.ZH)
+        assert b"connection:" not in answer
+        first, rest = answer.split(b"\r\n", 1)
+        assert with_connection(answer, b"close") == first + b"\r\nconnection: close\r\n" + rest
+
+
+def test_an_answer_that_is_kept_is_dated_anew_each_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = time.time()
+    seen = set()
+    for passed in (0, 0, 1, 2):
+        monkeypatch.setattr("time.time", lambda passed=passed: now + passed)
+        seen.add(told(Decision(Outcome.SOLD_OUT))[1]["date"])
+        told(Decision(Outcome.SUCCESS, reservation(1)))
+    assert len(seen) == 3
 
 
 def test_success_without_a_reservation_is_a_fault_of_the_program() -> None:
     with pytest.raises(AssertionError):
-        ANSWERS.of(Decision(Outcome.SUCCESS), Language.ZH, close=False)
+        ANSWERS.of(Decision(Outcome.SUCCESS), Language.ZH)

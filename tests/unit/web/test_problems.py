@@ -42,12 +42,19 @@ def test_each_problem_is_a_whole_answer(
     assert b"connection" not in headers
 
 
-def test_a_problem_can_end_the_connection_and_answer_head() -> None:
-    start, body = NotFound().messages(close=True, head=True)
-    headers = dict(start["headers"])
-    assert headers[b"connection"] == b"close"
-    assert int(headers[b"content-length"]) > 0
-    assert body["body"] == b""
+def test_a_problem_as_bytes_is_the_same_answer_and_can_answer_head() -> None:
+    problem = NotFound()
+    start, body = problem.messages()
+    head, _, content = problem.answer().partition(b"\r\n\r\n")
+    first, *lines = head.split(b"\r\n")
+    assert first == b"HTTP/1.1 404 Not Found"
+    headers = dict(line.split(b": ", 1) for line in lines)
+    assert headers.pop(b"date").endswith(b"GMT")
+    assert headers == dict(start["headers"])
+    assert content == body["body"]
+    to_head = problem.answer(head=True)
+    assert to_head.endswith(b"\r\n\r\n")
+    assert b"content-length: %d\r\n" % len(content) in to_head
 
 
 @pytest.mark.parametrize("name", ["\ud800", "x" * 10_000, "a\r\nb: c", "<script>", "é", '"'])
