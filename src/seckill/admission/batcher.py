@@ -46,6 +46,7 @@ _FAIL_FAST_AFTER_MS: Final = 500
 _PAUSED_RETRY_AFTER_MS: Final = 5_000
 _HEAD: Final = 5
 _ANSWER: Final = 4
+_NEW_SUCCESS: Final = int(Outcome.SUCCESS)
 _OUTCOMES: Final = {int(outcome): outcome for outcome in Outcome}
 
 
@@ -339,7 +340,11 @@ class Batcher:
         next_id = iter(ids).__next__
         now_ms = reply[1]
         for one, code, epoch, n in zip(batch, codes, epochs, ns, strict=True):
-            one.decided(self._decision(_OUTCOMES[code], next_id() if epoch else None, n, now_ms))
+            if code == _NEW_SUCCESS and n == 0:
+                one.decided(Decision(Outcome.SUCCESS, next_id()))
+            else:
+                name = next_id() if epoch else None
+                one.decided(self._decision(_OUTCOMES[code], name, n, now_ms))
 
     def _decision(
         self, outcome: Outcome, reservation_id: ReservationId | None, n: int, now_ms: int

@@ -128,10 +128,12 @@ class Catalogue:
         """Look once for all who ask at the same time. Raises StockUnavailable as `refresh`.
 
         A look that is under way serves those too who come later, unless it began so long before
-        them, on a slow wire, that it may have missed what was published since.
+        them, on a slow wire, that it may have missed what was published since. One that found no
+        catalogue at all serves nobody who comes later: that changes but once, when the first sale
+        is published, and who asks then shall not be sent away.
         """
         asked_at_ms = self._clock.monotonic_ms()
-        while self._checked_at_ms < asked_at_ms - UNKNOWN_MS:
+        while self._checked_at_ms < asked_at_ms - (UNKNOWN_MS if self._known else 0):
             if self._refreshing is None or self._refreshing.done():
                 self._refreshing = asyncio.ensure_future(self.refresh())
             # Shielded: a client that leaves must not take the look away from the others.

@@ -102,6 +102,7 @@ class AdmissionGate:
         self._lanes_of: Mapping[GoodsId, Sale] = self._catalogue.sales
         # Who asked for goods that the catalogue lacks, while it is looked at again.
         self._unknown: list[tuple[GoodsId, Waiting]] = []
+        self._looking_again = False
         self._closed = False
         self._tasks = asyncio.TaskGroup()
         self._poll: asyncio.Task[None] | None = None
@@ -192,7 +193,8 @@ class AdmissionGate:
             lane = self._lane(bucket_of(sale, waiting.user_id))
             if sale.bucket_count == 1:
                 self._only_lanes[goods_id] = lane
-        if lane.flag.answers(waiting.user_id):
+        flag = lane.flag
+        if flag.watching and flag.answers(waiting.user_id):
             self._observer.answered_by_flag()
             return _SOLD_OUT
         return lane.batcher.submit(waiting)
@@ -206,30 +208,35 @@ class AdmissionGate:
         if len(self._unknown) >= self._bounds.queue_entries_max:
             return self._undecided("queue_full")
         self._unknown.append((goods_id, waiting))
-        if len(self._unknown) == 1:
+        if not self._looking_again:
+            self._looking_again = True
             self._start(self._look_again())
         return None
 
     async def _look_again(self) -> None:
-        away = False
         try:
-            await self._catalogue.refresh_together()
-        except StockUnavailable as error:
-            self._observer.redis_failed(error.kind)
-            away = True
-        asked, self._unknown = self._unknown, []
-        for goods_id, waiting in asked:
-            decision: Decision | None
-            if away:
-                decision = self._undecided("redis")
-            elif goods_id in self._catalogue.sales:
-                decision = self.admit_now(goods_id, waiting)
-            elif self._catalogue.known:
-                decision = _NO_SUCH_GOODS
-            else:
-                decision = self._undecided("unknown_sales")
-            if decision is not None:
-                waiting.decided(decision)
+            while self._unknown:
+                # Whoever comes while this look is under way is answered by the next one.
+                asked = len(self._unknown)
+                away = False
+                try:
+                    await self._catalogue.refresh_together()
+                except StockUnavailable as error:
+                    self._observer.redis_failed(error.kind)
+                    away = True
+                answered, self._unknown = self._unknown[:asked], self._unknown[asked:]
+                for goods_id, waiting in answered:
+                    decision = self._undecided("redis") if away else self._known(goods_id, waiting)
+                    if decision is not None:
+                        waiting.decided(decision)
+        finally:
+            self._looking_again = False
+
+    def _known(self, goods_id: GoodsId, waiting: Waiting) -> Decision | None:
+        """Decide right behind a look at the catalogue."""
+        if goods_id in self._catalogue.sales:
+            return self.admit_now(goods_id, waiting)
+        return _NO_SUCH_GOODS if self._catalogue.known else self._undecided("unknown_sales")
 
     async def admit(
         self, goods_id: GoodsId, user_id: UserId, quantity: int, attempt_id: AttemptId

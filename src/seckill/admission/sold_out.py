@@ -100,22 +100,18 @@ class SoldOutFlag:
         self._buyers_of: tuple[int, int] = (0, 0)
         self._valid_until_ms = 0.0
         self._asked_at_ms = 0.0
-        self._watching = False
+        self.watching = False
+        """Whether `watch` runs. While it does not, nobody keeps the flag true, and it is down."""
 
     def answers(self, user_id: UserId) -> bool:
         """Whether this user may be told "sold out" without asking Redis."""
-        if not self._watching:
-            return False  # nobody keeps the flag true, so it is down
+        if not self.watching:
+            return False
         now = self._clock.monotonic_ms()
         self._asked_at_ms = now
         return (
             now < self._valid_until_ms and self._buyers is not None and user_id not in self._buyers
         )
-
-    @property
-    def watching(self) -> bool:
-        """Whether `watch` runs."""
-        return self._watching
 
     def observe(self, epoch: int, seq: int, stock_units: int, start: Callable[[], object]) -> None:
         """Take note of a reply: lower the flag where it shows news, watch an empty stock.
@@ -128,8 +124,8 @@ class SoldOutFlag:
         if stock_units:
             return
         self._asked_at_ms = self._clock.monotonic_ms()
-        if not self._watching:
-            self._watching = True
+        if not self.watching:
+            self.watching = True
             start()
 
     async def watch(self) -> None:
@@ -157,7 +153,7 @@ class SoldOutFlag:
                 await asyncio.sleep(self._staleness_ms / _LOOKS_PER_STALENESS / 1000)
         finally:
             self._valid_until_ms = 0.0
-            self._watching = False
+            self.watching = False
 
     async def _load_buyers(self, view: BucketView) -> None:
         """Read who bought. The caller looks again: it holds if nothing has changed since."""

@@ -39,15 +39,19 @@ class PurchaseAnswers:
                 )
         self._success = {language: self._success_template(language) for language in Language}
         self._plain: dict[tuple[Outcome, Language], bytes] = {}
-        self._plain_date = b""
+        self._date = date_line()
+
+    def set_date(self) -> None:
+        """Take note of the time: once for all answers that are made together."""
+        date = date_line()
+        if date is not self._date:
+            self._date = date
+            self._plain.clear()
 
     def of(self, decision: Decision, language: Language) -> bytes:
         """The whole answer to one request, without a ``Connection`` header."""
         outcome, reservation_id = decision.outcome, decision.reservation_id
         if reservation_id is None:
-            date = date_line()
-            if date is not self._plain_date:
-                self._plain, self._plain_date = {}, date
             plain = self._plain.get((outcome, language))
             if plain is not None:
                 return plain
@@ -57,7 +61,7 @@ class PurchaseAnswers:
             return answer
         if outcome is Outcome.SUCCESS and not decision.replayed:
             name = reservation_id.encode("ascii")
-            return self._success[language] % (date_line(), name, name)
+            return self._success[language] % (self._date, name, name)
         return self._fill(decision, language)
 
     def _success_template(self, language: Language) -> bytes:

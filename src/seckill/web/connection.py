@@ -77,7 +77,7 @@ class Request:
     path: bytes
     query: bytes
     headers: list[tuple[bytes, bytes]]
-    body: bytes | bytearray
+    body: bytes
     fault: BodyFault | None
     keep_alive: bool
     is_old: bool
@@ -116,13 +116,16 @@ class Host(Protocol):
         tick: a clock that takes a step now and then; what is older than ``idle_ticks`` is idle.
         stopping: answers end their connections.
         head_bytes_max: see `ServerSettings`.
+        other_route: of the paths that `route` does not know.
     """
 
     tick: int
     stopping: bool
     head_bytes_max: int
+    other_route: Route
 
-    def route(self, path: bytes) -> Route:
+    @property
+    def route(self) -> Callable[[bytes], Route | None]:
         """How requests for a path are served."""
         ...
 
@@ -152,6 +155,7 @@ class Connection(asyncio.Protocol):
     """One connection of one client."""
 
     __slots__ = (
+        "_body",
         "_body_timer",
         "_current",
         "_deaf",
@@ -159,7 +163,6 @@ class Connection(asyncio.Protocol):
         "_head_bytes",
         "_headers",
         "_host",
-        "_in_head",
         "_incoming",
         "_linger_timer",
         "_long_read",
@@ -179,8 +182,8 @@ class Connection(asyncio.Protocol):
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._framing = False
-        self._in_head = False
         self._head_bytes = 0
+        self._body = bytearray()
         self._long_read = False
         self._incoming: Request | None = None
         self._current: Request | None = None
@@ -223,21 +226,22 @@ class Connection(asyncio.Protocol):
         """See asyncio.Protocol."""
         if self._deaf:
             return
-        assert self._parser is not None
-        if not self._in_head and self._incoming is None and not data.isascii():
+        host, parser = self._host, self._parser
+        if self._incoming is None and not self._target and not data.isascii():
             data = _with_plain_target(data)
-        self._long_read = len(data) > self._host.head_bytes_max
+        self._long_read = len(data) > host.head_bytes_max
         try:
-            self._parser.feed_data(data)
+            parser.feed_data(data)  # type: ignore[union-attr]  # there is one while there is data
         except httptools.HttpParserUpgrade:
             self._end_behind_last()
         except httptools.HttpParserError as error:
             self._refuse(error)
             return
-        if self._in_head:
+        if self._target:
+            # A head has begun and is not whole yet.
             self._head_bytes += len(data)
-            if self._head_bytes > self._host.head_bytes_max:
-                self._refusal = _head_too_large(self._host.head_bytes_max)
+            if self._head_bytes > host.head_bytes_max:
+                self._refusal = _head_too_large(host.head_bytes_max)
                 self._refuse(None)
         elif self._incoming is not None and self._body_timer is None and not self._deaf:
             self._body_timer = asyncio.get_running_loop().call_later(
@@ -271,16 +275,9 @@ class Connection(asyncio.Protocol):
 
     # What the parser calls.
 
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        self._in_head = True
-        self._target = b""
-        self._headers = []
-        self._framing = False
-
     def on_url(self, part: bytes) -> None:
         """The target, or a part of it."""
-        self._target += part
+        self._target = self._target + part if self._target else part
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One header."""
@@ -291,24 +288,24 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
-        parser = self._parser
+        parser, host = self._parser, self._host
         assert parser is not None
-        self._in_head = False
-        if self._head_bytes or self._long_read or len(self._headers) > _HEADERS_MAX:
-            self._check_head()
-        target = self._target
+        target, headers, framing = self._target, self._headers, self._framing
+        self._target, self._headers, self._framing = b"", [], False
+        if self._head_bytes or self._long_read or len(headers) > _HEADERS_MAX:
+            self._check_head(target, headers)
         if target.startswith(b"/") and b"#" not in target:
             path, _, query = target.partition(b"?")
         else:
-            path, query = self._split_target(target)
-        route = self._host.route(path)
+            path, query = _split_target(target)
+        route = host.route(path) or host.other_route
         request: Request = route.request()
         request.connection, request.route = self, route
         request.method, request.path, request.query = parser.get_method(), path, query
-        request.headers, request.body, request.fault = self._headers, b"", None
+        request.headers, request.body, request.fault = headers, b"", None
         request.is_old = False
         self._incoming = request
-        if self._framing:
+        if framing:
             self._expect_body(request, parser)
 
     def on_body(self, part: bytes) -> None:
@@ -316,13 +313,8 @@ class Connection(asyncio.Protocol):
         request = self._incoming
         if request is None or request.fault is not None:
             return
-        if not request.body:
-            request.body = part
-        elif isinstance(request.body, bytes):
-            request.body = bytearray(request.body) + part
-        else:
-            request.body += part
-        if len(request.body) > request.route.body_bytes_max:
+        self._body += part
+        if len(self._body) > request.route.body_bytes_max:
             self._without_body(request, BodyFault.TOO_LONG)
 
     def on_message_complete(self) -> None:
@@ -332,14 +324,15 @@ class Connection(asyncio.Protocol):
         if request is None or request.fault is not None:
             return
         self._incoming = None
+        if self._body:
+            request.body = bytes(self._body)
+            self._body = bytearray()
         if self._body_timer is not None:
             self._body_timer.cancel()
             self._body_timer = None
-        request.keep_alive = parser.should_keep_alive()
-        if not self._framing:
-            request.is_old = not request.keep_alive
-        if type(request.body) is bytearray:
-            request.body = bytes(request.body)
+        request.keep_alive = keep_alive = parser.should_keep_alive()
+        if not keep_alive:
+            request.is_old = parser.get_http_version() == "1.0"
         if self._current is None and not self._queue:
             self._serve(request)
         else:
@@ -366,19 +359,27 @@ class Connection(asyncio.Protocol):
         """
         if request is not self._current:
             return
-        close = close or not request.keep_alive or self._host.stopping
-        if close:
+        host, transport = self._host, self._transport
+        assert transport is not None
+        if close or not request.keep_alive or host.stopping:
+            close = True
             answer = with_connection(answer, b"close")
         elif request.is_old:
             answer = with_connection(answer, b"keep-alive")
-        self.write(request, answer)
-        self.answered(request, close=close)
+        # One that is closing will say so in its own time; until then uvloop refuses to write.
+        if not transport.is_closing():
+            transport.write(answer)
+        self._current = None
+        self.tick = host.tick
+        if close:
+            self.finish()
+        elif self._queue:
+            asyncio.get_running_loop().call_soon(self._next)
 
     def write(self, request: Request, data: bytes) -> None:
         """Send a part of the answer to the request that is being served."""
         if request is self._current:
             assert self._transport is not None
-            # One that is closing will say so in its own time; until then uvloop refuses to write.
             if not self._transport.is_closing():
                 self._transport.write(data)
 
@@ -492,20 +493,12 @@ class Connection(asyncio.Protocol):
         else:
             self._queue.append(request)
 
-    def _check_head(self) -> None:
-        size = len(self._target) + sum(len(name) + len(value) for name, value in self._headers)
+    def _check_head(self, target: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        size = len(target) + sum(len(name) + len(value) for name, value in headers)
         self._head_bytes = 0
-        if size > self._host.head_bytes_max or len(self._headers) > _HEADERS_MAX:
+        if size > self._host.head_bytes_max or len(headers) > _HEADERS_MAX:
             self._refusal = _head_too_large(self._host.head_bytes_max)
             raise _Refused
-
-    def _split_target(self, target: bytes) -> tuple[bytes, bytes]:
-        """Path and query of a target that is not the usual one."""
-        try:
-            url = httptools.parse_url(target)
-        except httptools.HttpParserInvalidURLError:
-            return target, b""  # such as `*`: a path that nobody serves
-        return url.path or b"/", url.query or b""
 
     def _expect_body(self, request: Request, parser: httptools.HttpRequestParser) -> None:
         """Look at the headers that say how the request goes on."""
@@ -561,6 +554,15 @@ def _with_plain_target(data: bytes) -> bytes:
     if line.isascii():
         return data
     return _NOT_ASCII.sub(lambda found: b"%%%02X" % found[0][0], line) + data[len(line) :]
+
+
+def _split_target(target: bytes) -> tuple[bytes, bytes]:
+    """Path and query of a target that is not the usual one."""
+    try:
+        url = httptools.parse_url(target)
+    except httptools.HttpParserInvalidURLError:
+        return target, b""  # such as `*`: a path that nobody serves
+    return url.path or b"/", url.query or b""
 
 
 def _head_too_large(bytes_max: int) -> HTTPProblem:

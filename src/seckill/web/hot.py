@@ -19,7 +19,7 @@ import structlog
 from seckill.admission.decision import Decision
 from seckill.domain.errors import InvalidValue
 from seckill.domain.ids import AttemptId, GoodsId, ReservationId, UserId, check_goods_id
-from seckill.domain.outcomes import OUTCOME_TEXTS, Outcome
+from seckill.domain.outcomes import OUTCOME_TEXTS
 from seckill.web.answers import PurchaseAnswers
 from seckill.web.attempts import AttemptIds
 from seckill.web.connection import Request, Route
@@ -90,9 +90,12 @@ class _Purchase(Request):
     routes: "HotRoutes"
 
     def decided(self, decision: Decision) -> None:
-        """See admission.batcher.Waiting."""
+        """See admission.batcher.Waiting. Told at the end of this turn, together with others."""
         self.decision = decision
-        self.routes.tell_later(self)
+        decided = self.routes.decided
+        if not decided:
+            asyncio.get_running_loop().call_soon(self.routes.tell)
+        decided.append(self)
 
 
 class HotRoutes:
@@ -130,7 +133,8 @@ class HotRoutes:
         self._languages = Languages()
         self._attempts = AttemptIds()
         self._goods_ids: dict[bytes, GoodsId] = {}
-        self._decided: list[_Purchase] = []
+        self.decided: list[_Purchase] = []
+        """Decided and not told yet."""
         self._purchase_route = Route(
             request=_Purchase,
             serve=self._purchase,
@@ -184,11 +188,11 @@ class HotRoutes:
         request.user_id = self._authenticator.identify(headers, request.query)
         key = headers.get(b"idempotency-key")
         request.attempt_id = self._attempts.fresh() if key is None else self._attempts.of_key(key)
-        request.language = self._languages.choose(headers.get(b"accept-language"))
-        if len(headers) == 0 and not request.body and request.fault is None:
-            request.quantity = 1
-        else:
+        if headers or request.body or request.fault is not None:
+            request.language = self._languages.choose(headers.get(b"accept-language"))
             self._read_body(request, headers)
+        else:
+            request.language, request.quantity = Language.ZH, 1
         return self._gate.admit_now(goods_id, request)
 
     def _read_body(self, request: _Purchase, headers: dict[bytes, bytes]) -> None:
@@ -196,7 +200,7 @@ class HotRoutes:
         body_announced(headers, limits.body_bytes_max)
         if request.fault is not None:
             raise body_refused(request.fault, limits.body_bytes_max, limits.body_timeout_ms)
-        request.quantity = read_purchase(bytes(request.body)).quantity
+        request.quantity = read_purchase(request.body).quantity
 
     def _read_goods_id(self, segment: bytes) -> GoodsId:
         """Read a goods id out of the path and remember it: there are few, and they come often."""
@@ -209,20 +213,15 @@ class HotRoutes:
         self._goods_ids[segment] = goods_id
         return goods_id
 
-    def tell_later(self, request: _Purchase) -> None:
-        """Answer a decided purchase at the end of this turn, together with all others."""
-        if not self._decided:
-            asyncio.get_running_loop().call_soon(self._tell)
-        self._decided.append(request)
-
-    def _tell(self) -> None:
+    def tell(self) -> None:
         """Write the answers of all purchases that were decided in one turn of the loop."""
-        told, self._decided = self._decided, []
+        told, self.decided = self.decided, []
         close = self._draining.is_set()
-        answer_of = self._answers.of
+        answers = self._answers
+        answers.set_date()
         for request in told:
             try:
-                answer = answer_of(request.decision, request.language)
+                answer = answers.of(request.decision, request.language)
             except Exception:  # noqa: BLE001  -- the others of the batch have their answers coming
                 _LOG.exception("a decision cannot be told", outcome=request.decision.outcome.name)
                 answer = Fault().answer()
@@ -232,18 +231,16 @@ class HotRoutes:
     def _count_purchases(self, told: list[_Purchase]) -> None:
         """Count a batch: by outcome, and the times together."""
         now = perf_counter()
-        seconds: dict[tuple[Outcome, str], list[float]] = {}
-        for request in told:
-            decision = request.decision
-            key = decision.outcome, decision.cause
-            if key in seconds:
-                seconds[key].append(now - request.began)
-            else:
-                seconds[key] = [now - request.began]
-        for (outcome, cause), each in seconds.items():
-            self._metrics.decisions(outcome, cause, len(each))
+        kinds = {(request.decision.outcome, request.decision.cause) for request in told}
+        for outcome, cause in kinds:
+            seconds = [
+                now - request.began
+                for request in told
+                if request.decision.outcome is outcome and request.decision.cause == cause
+            ]
+            self._metrics.decisions(outcome, cause, len(seconds))
             status = OUTCOME_TEXTS[outcome].http_status
-            self._metrics.requests(PURCHASE_ROUTE, "POST", status, each)
+            self._metrics.requests(PURCHASE_ROUTE, "POST", status, seconds)
 
     def _refuse(self, request: _Purchase, problem: HTTPProblem) -> None:
         head = request.method == b"HEAD"

@@ -133,7 +133,8 @@ class _Server:
         self._closed = False
         self._running: set[asyncio.Task[None]] = set()
         self._gone = asyncio.Event()
-        self._asgi = asgi_route(
+        self.route = app.route
+        self.other_route = asgi_route(
             app,
             self._start,
             body_bytes_max=settings.body_bytes_max,
@@ -141,10 +142,6 @@ class _Server:
         )
 
     # What connections ask.
-
-    def route(self, path: bytes) -> Route:
-        """See Host."""
-        return self._app.route(path) or self._asgi
 
     def made(self, connection: Connection) -> None:
         """See Host."""

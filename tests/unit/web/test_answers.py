@@ -18,6 +18,7 @@ ANSWERS = PurchaseAnswers()
 def told(
     decision: Decision, language: Language = Language.ZH
 ) -> tuple[int, dict[str, str], dict[str, object]]:
+    ANSWERS.set_date()
     head, _, body = ANSWERS.of(decision, language).partition(b"\r\n\r\n")
     first, *lines = head.decode("ascii").split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines)

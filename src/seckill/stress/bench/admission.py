@@ -27,7 +27,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from seckill.stress.bench.processes import RedisCounter, free_port, started, wait_for
+from seckill.stress.bench.processes import ProcessorTime, RedisCounter, free_port, started, wait_for
 from seckill.stress.bench.wrk import BenchUnavailable, Load, Measured, run_wrk
 
 __all__ = ["AdmissionBench", "StackResult", "bench_admission"]
@@ -40,6 +40,9 @@ class StackResult:
     """One stack over all rounds: medians, and the spread of the rate.
 
     Attributes:
+        cpu_us: µs of processor of all processes of the stack for each answered request; the load
+            generator's are not among them. What else runs on the machine hardly moves it, unlike
+            the rate.
         redis_us: µs of Redis' processor for each answered purchase; None without a Redis.
         refused: answers other than 2xx, over all rounds; 0 when every purchase was admitted.
         errors: requests without an answer, over all rounds.
@@ -51,6 +54,7 @@ class StackResult:
     requests_per_s_max: float
     p50_ms: float
     p99_ms: float
+    cpu_us: float
     redis_us: float | None
     refused: int
     errors: int
@@ -77,6 +81,7 @@ class AdmissionBench:
             name: {
                 "requests_per_s": stack.requests_per_s / peer.requests_per_s,
                 "p99": stack.p99_ms / peer.p99_ms,
+                "cpu_us": stack.cpu_us / peer.cpu_us,
                 "redis_us": (stack.redis_us or 0.0) / (peer.redis_us or 1.0),
                 "of_hello": stack.requests_per_s / self.stacks["hello"].requests_per_s,
             }
@@ -98,8 +103,18 @@ class AdmissionBench:
         """For people: one line a stack, then the ratios."""
         load = f"{self.load.duration_s} s, {self.load.connections} connections"
         lines = [f"{self.rounds} rounds of {load}, {self.workers} web processes; medians"]
-        heads = ("req/s", "(min", "max)", "p50 ms", "p99 ms", "Redis µs", "refused", "errors")
-        widths = (9, 9, 9, 8, 8, 9, 8, 7)
+        heads = [
+            "req/s",
+            "(min",
+            "max)",
+            "p50 ms",
+            "p99 ms",
+            "CPU µs",
+            "Redis µs",
+            "refused",
+            "errors",
+        ]
+        widths = (9, 9, 9, 8, 8, 8, 9, 8, 7)
         lines.append(
             f"{'stack':<8}" + "".join(f" {h:>{w}}" for h, w in zip(heads, widths, strict=True))
         )
@@ -108,12 +123,13 @@ class AdmissionBench:
             lines.append(
                 f"{stack.name:<8} {stack.requests_per_s:>9,.0f} {stack.requests_per_s_min:>9,.0f}"
                 f" {stack.requests_per_s_max:>9,.0f} {stack.p50_ms:>8.1f} {stack.p99_ms:>8.1f}"
-                f" {redis_us:>9} {stack.refused:>8} {stack.errors:>7}"
+                f" {stack.cpu_us:>8.1f} {redis_us:>9} {stack.refused:>8} {stack.errors:>7}"
             )
         for name, ratio in self.ratios().items():
             lines.append(
                 f"{name} against the peer: {ratio['requests_per_s']:.2f} × the requests,"
-                f" {ratio['p99']:.2f} × the p99, {ratio['redis_us']:.2f} × Redis' processor;"
+                f" {ratio['p99']:.2f} × the p99, {ratio['cpu_us']:.2f} × the processor,"
+                f" {ratio['redis_us']:.2f} × Redis' processor;"
                 f" {ratio['of_hello']:.2f} × the server's hello"
             )
         return "\n".join(lines)
@@ -124,8 +140,16 @@ class _Stack:
     name: str
     url: str
     purchases: bool
+    processor: ProcessorTime
     redis: RedisCounter | None
     settled: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    measured: Measured
+    cpu_us: float
+    redis_us: float | None
 
 
 def bench_admission(
@@ -142,40 +166,46 @@ def bench_admission(
     Raises:
         BenchUnavailable: wrk, nginx with Lua or Redis is missing, or a part did not start.
     """
-    found: dict[str, list[tuple[Measured, float | None]]] = {}
+    found: dict[str, list[_Turn]] = {}
     with ExitStack() as running, tempfile.TemporaryDirectory(prefix="seckill-bench-") as folder:
         stacks = [running.enter_context(stack) for stack in _all_stacks(Path(folder), workers)]
         for number in range(rounds):
             for stack in stacks:
                 prefix = f"r{number}-"
                 before = stack.redis.used_us() if stack.redis else 0.0
+                cpu_before = stack.processor.used_us()
                 measured = run_wrk(stack.url, load, user_prefix=prefix if stack.purchases else None)
-                used = stack.redis.used_us() - before if stack.redis else None
+                cpu_us = stack.processor.used_us() - cpu_before
+                redis_us = stack.redis.used_us() - before if stack.redis else None
                 stack.settled()
-                each = None if used is None else used / max(measured.requests, 1)
-                found.setdefault(stack.name, []).append((measured, each))
+                count = max(measured.requests, 1)
+                found.setdefault(stack.name, []).append(
+                    _Turn(measured, cpu_us / count, None if redis_us is None else redis_us / count)
+                )
                 tell(
                     f"round {number + 1}/{rounds} {stack.name}:"
-                    f" {measured.requests_per_s:,.0f} req/s, p99 {measured.p99_ms:.1f} ms"
+                    f" {measured.requests_per_s:,.0f} req/s, p99 {measured.p99_ms:.1f} ms,"
+                    f" {cpu_us / count:.1f} µs of processor each"
                 )
     return AdmissionBench(
         rounds, load, workers, {name: _result(name, turns) for name, turns in found.items()}
     )
 
 
-def _result(name: str, turns: Sequence[tuple[Measured, float | None]]) -> StackResult:
-    rates = [measured.requests_per_s for measured, _ in turns]
-    redis = [each for _, each in turns if each is not None]
+def _result(name: str, turns: Sequence[_Turn]) -> StackResult:
+    rates = [turn.measured.requests_per_s for turn in turns]
+    redis = [turn.redis_us for turn in turns if turn.redis_us is not None]
     return StackResult(
         name,
         statistics.median(rates),
         min(rates),
         max(rates),
-        statistics.median(measured.p50_ms for measured, _ in turns),
-        statistics.median(measured.p99_ms for measured, _ in turns),
+        statistics.median(turn.measured.p50_ms for turn in turns),
+        statistics.median(turn.measured.p99_ms for turn in turns),
+        statistics.median(turn.cpu_us for turn in turns),
         statistics.median(redis) if redis else None,
-        sum(measured.not_2xx for measured, _ in turns),
-        sum(measured.errors for measured, _ in turns),
+        sum(turn.measured.not_2xx for turn in turns),
+        sum(turn.measured.errors for turn in turns),
     )
 
 
@@ -192,9 +222,10 @@ def _hello(workers: int) -> Iterator[_Stack]:
     command = [
         sys.executable, "-m", "seckill.stress.bench.hello", str(port), str(workers),
     ]  # fmt: skip
-    with started("hello", command):
+    with started("hello", command) as pid:
         wait_for(port)
-        yield _Stack("hello", f"http://127.0.0.1:{port}/", False, None, lambda: None)
+        processor = ProcessorTime(pid)
+        yield _Stack("hello", f"http://127.0.0.1:{port}/", False, processor, None, lambda: None)
 
 
 @contextmanager
@@ -211,7 +242,7 @@ def _peer(folder: Path, workers: int) -> Iterator[_Stack]:
         server, "--port", str(redis_port), "--bind", "127.0.0.1", "--dir", str(folder),
         "--save", "", "--appendonly", "no",
     ]  # fmt: skip
-    with started("the peer's Redis", redis_command):
+    with started("the peer's Redis", redis_command) as redis_pid:
         wait_for(redis_port)
         redis = RedisCounter(f"redis://127.0.0.1:{redis_port}/0")
         script = files(__package__).joinpath("peer_admit.lua").read_text(encoding="utf-8")
@@ -231,9 +262,13 @@ def _peer(folder: Path, workers: int) -> Iterator[_Stack]:
         for name, value in values.items():
             text = text.replace(f"@{name}@", value)
         (folder / "nginx.conf").write_text(text)
-        with started("nginx", [nginx, "-p", str(folder), "-c", str(folder / "nginx.conf")]):
+        nginx_command = [nginx, "-p", str(folder), "-c", str(folder / "nginx.conf")]
+        with started("nginx", nginx_command) as nginx_pid:
             wait_for(port)
-            yield _Stack("peer", f"http://127.0.0.1:{port}", True, redis, redis.drop_outbox)
+            processor = ProcessorTime(nginx_pid, redis_pid)
+            yield _Stack(
+                "peer", f"http://127.0.0.1:{port}", True, processor, redis, redis.drop_outbox
+            )
 
 
 @contextmanager
@@ -243,7 +278,7 @@ def _product(folder: Path, workers: int, durability: str) -> Iterator[_Stack]:
         sys.executable, "-m", "seckill", "serve", "--data-dir", str(folder),
         "--bind", f"127.0.0.1:{port}", "--workers", str(workers), "--durability", durability,
     ]  # fmt: skip
-    with started(f"seckill ({durability})", command):
+    with started(f"seckill ({durability})", command) as pid:
         wait_for(port, f"{folder}/run/status.json", timeout_s=60)
         _seckill("sale", "create", "bench", "--stock", str(_STOCK), "--data-dir", str(folder))
         settings = json.loads(_seckill("settings", "--json", "--data-dir", str(folder)))
@@ -256,7 +291,8 @@ def _product(folder: Path, workers: int, durability: str) -> Iterator[_Stack]:
                     raise BenchUnavailable("the outbox did not run dry within 120 s")
                 time.sleep(0.05)
 
-        yield _Stack(durability, f"http://127.0.0.1:{port}", True, redis, settled)
+        processor = ProcessorTime(pid)
+        yield _Stack(durability, f"http://127.0.0.1:{port}", True, processor, redis, settled)
 
 
 def _seckill(*arguments: str) -> str:

@@ -5,19 +5,20 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
 import hiredis
+import psutil
 
 from seckill.admission.keys import Keys
 from seckill.domain.ids import SaleId
 from seckill.domain.reservation import BucketId
 from seckill.stress.bench.wrk import BenchUnavailable
 
-__all__ = ["RedisCounter", "free_port", "started", "wait_for"]
+__all__ = ["ProcessorTime", "RedisCounter", "free_port", "started", "wait_for"]
 
 
 def free_port() -> int:
@@ -27,9 +28,26 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+class ProcessorTime:
+    """Processor time of programs and of all processes that they have started."""
+
+    def __init__(self, *pids: int) -> None:
+        self._roots = [psutil.Process(pid) for pid in pids]
+
+    def used_us(self) -> float:
+        """µs, user and system, of all that run now."""
+        total_s = 0.0
+        for root in self._roots:
+            for process in (root, *root.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess):
+                    times = process.cpu_times()
+                    total_s += times.user + times.system
+        return 1e6 * total_s
+
+
 @contextmanager
-def started(name: str, command: Sequence[str]) -> Iterator[None]:
-    """Keep a program running inside the block.
+def started(name: str, command: Sequence[str]) -> Iterator[int]:
+    """Keep a program running inside the block; gives its process id.
 
     Raises:
         BenchUnavailable: it ended by itself; with its last words.
@@ -37,7 +55,7 @@ def started(name: str, command: Sequence[str]) -> Iterator[None]:
     with TemporaryFile() as said:
         process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)  # noqa: S603  -- our own words
         try:
-            yield
+            yield process.pid
         except BenchUnavailable as error:
             said.seek(0)
             words = said.read().decode(errors="replace").strip().splitlines()[-3:]
