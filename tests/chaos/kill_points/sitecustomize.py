@@ -3,6 +3,7 @@
 Python imports a module of this name by itself when its folder is on PYTHONPATH; only the chaos
 tests put it there, so nothing of this is in the product. SECKILL_TEST_KILL names points, each with
 the number of passages that a process survives at most: ``web.after_decision:150``.
+SECKILL_TEST_CLOCK moves the clock of one process by milliseconds: ``web-1:-5000``.
 """
 
 import importlib.abc
@@ -12,6 +13,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -79,5 +81,20 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+def _clock_off_ms() -> int:
+    """By how much the clock of this very process is to be wrong."""
+    words = sys.orig_argv
+    if "internal" not in words or "--slot" not in words:
+        return 0
+    role, slot = words[words.index("internal") + 1], words[words.index("--slot") + 1]
+    off = dict(
+        item.rsplit(":", 1) for item in os.environ.get("SECKILL_TEST_CLOCK", "").split(",") if item
+    )
+    return int(off.get(f"{role}-{slot}", 0))
+
+
+if _clock_off_ms():
+    _real_ns, _off_ns = time.time_ns, _clock_off_ms() * 1_000_000
+    time.time_ns = lambda: _real_ns() + _off_ns
 if _WANTED:
     sys.meta_path.insert(0, _Finder())
