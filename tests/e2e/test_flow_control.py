@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from seckill.runtime.data_dir import DataDir
-from seckill.runtime.flow_control import make_sentinel, open_rules
+from seckill.runtime.flow_control import make_sentinel
 from seckill.sentinel import Change
+from seckill.sentinel.stores import FileRuleStore
 from services.seckill_service import SeckillService, wait_until
 
 QPS = 1_000
@@ -44,7 +45,7 @@ def service(guarded: SeckillService) -> Iterator[SeckillService]:
 
 def set_rules(service: SeckillService, kind: str, rules: list[dict[str, object]]) -> None:
     """What `seckill rules set` does, in this process: cheaper than a command."""
-    sentinel = make_sentinel(open_rules(DataDir(service.data_dir)))
+    sentinel = make_sentinel(FileRuleStore(DataDir(service.data_dir).rules))
     report = sentinel.load_rules(kind, json.dumps(rules), Change("ops", "a test"))
     assert report.saved
     assert not report.refused
@@ -143,8 +144,11 @@ def test_the_articles_rush_behind_a_gate_of_a_thousand_a_second(service: Seckill
 
 
 def bound() -> int:
-    """What may pass in one second: the threshold, shared out among the web processes."""
-    return QPS
+    """What may pass in one second: the threshold, and what was in hand when it began.
+
+    Tokens in hand, of all processes together, are a tenth of the threshold at most (docs/sentinel).
+    """
+    return QPS + QPS // 10
 
 
 def test_a_rule_from_a_dashboard_is_obeyed_by_every_process_within_two_seconds(

@@ -14,9 +14,10 @@ from seckill.domain.errors import InvalidValue
 from seckill.domain.instants import rfc3339_ms
 
 if TYPE_CHECKING:
+    from seckill.runtime.rule_stores import StoredRules
     from seckill.runtime.settings import LoadedSettings
     from seckill.sentinel import FlowRule, LoadReport, Sentinel
-    from seckill.sentinel.stores import FileRuleStore, RuleVersion
+    from seckill.sentinel.stores import RuleVersion
 
 __all__ = ["rules_app"]
 
@@ -75,25 +76,28 @@ class _Rules:
     """The rules of an installation: what is in force, and where it is kept."""
 
     loaded: "LoadedSettings"
-    store: "FileRuleStore"
+    store: "StoredRules"
     sentinel: "Sentinel"
 
 
 def _open(data_dir: Path | None) -> _Rules:
-    from seckill.runtime.flow_control import make_sentinel, open_rules  # noqa: PLC0415
+    from seckill.runtime.flow_control import make_sentinel  # noqa: PLC0415
     from seckill.runtime.logs import configure_logging  # noqa: PLC0415
+    from seckill.runtime.rule_stores import open_rules  # noqa: PLC0415
     from seckill.runtime.settings_report import with_run_settings  # noqa: PLC0415
     from seckill.runtime.status import read_status  # noqa: PLC0415
 
     loaded = load(data_dir)
     configure_logging(level="error", log_format="console", role="command", slot=0)
     data = loaded.settings.data
-    if read_status(data) is not None:
+    runs = read_status(data) is not None
+    if runs:
         loaded = with_run_settings(loaded)
     elif not data.root.exists():
         # Rules may be set before the first start; looking at them leaves nothing behind.
         data.create()
-    store = open_rules(data)
+    # Without a service the rules of this host are changed; the next start takes them over.
+    store = open_rules(loaded.settings, alone=not (runs or loaded.settings.redis_url))
     return _Rules(loaded, store, make_sentinel(store))
 
 

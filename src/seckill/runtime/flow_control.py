@@ -6,23 +6,23 @@ what others save, and tells what it counts.
 
 import asyncio
 from collections.abc import Coroutine
-from importlib import resources
-from pathlib import Path
 from typing import Any, Final
 
 import structlog
+from redis.asyncio import Redis
 
 from seckill.admission.circuit import CircuitCall
+from seckill.admission.marks import make_folder_id
 from seckill.runtime.data_dir import DataDir
 from seckill.runtime.errors import RulesUnusable
 from seckill.runtime.flow_metrics import FlowMetrics
 from seckill.runtime.flow_statistics import StatisticsPublisher, statistics_file
+from seckill.runtime.rule_stores import open_rules
 from seckill.runtime.settings import Settings
 from seckill.runtime.telemetry import Metrics
 from seckill.sentinel import (
     BlockException,
     BreakerState,
-    ClusterRule,
     Entry,
     RuleStore,
     Sentinel,
@@ -30,14 +30,14 @@ from seckill.sentinel import (
     Settings as SentinelSettings,
     StateChange,
     TokenSource,
-    TokenStatus,
 )
-from seckill.sentinel.stores import FileRuleStore, RuleFollower
+from seckill.sentinel.redis import RedisTokenSource
+from seckill.sentinel.stores import RuleFollower
 from seckill.web.addresses import Addresses
 from seckill.web.caller_limits import limit_callers
 from seckill.web.flow import ADDRESS_INDEX, ENTRANCE, GOODS_INDEX, PURCHASE_RESOURCE, USER_INDEX
 
-__all__ = ["REDIS_RESOURCE", "FlowControlParts", "RedisCircuit", "make_sentinel", "open_rules"]
+__all__ = ["REDIS_RESOURCE", "FlowControlParts", "RedisCircuit", "make_sentinel"]
 
 _LOG: Final = structlog.get_logger(__name__)
 
@@ -56,48 +56,6 @@ PARAMETER_NAMES: Final = {
 
 _WATCH_EVERY_S: Final = 0.5
 _SWITCHED_OFF: Final = "off"
-
-
-def default_rules() -> list[Path]:
-    """Rule files that count for their kind until something of the kind is saved."""
-    folder = resources.files("seckill.runtime") / "default_rules"
-    return [Path(str(one)) for one in folder.iterdir() if one.name.endswith(".json")]
-
-
-def open_rules(data: DataDir) -> FileRuleStore:
-    """The rules of a data directory.
-
-    Raises:
-        RulesUnusable: the folder cannot be used.
-    """
-    try:
-        return FileRuleStore(data.rules, seeds=default_rules())
-    except OSError as error:
-        raise RulesUnusable(f"{data.rules}: {error.strerror or error}") from error
-
-
-class WorkerShare:
-    """A `TokenSource` without tokens: each web process keeps its share of every threshold.
-
-    Args:
-        workers: web processes that share the traffic.
-    """
-
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
-
-    def acquire(
-        self, _rule: ClusterRule, _count: int, _values: tuple[object, ...] = ()
-    ) -> TokenStatus:
-        """See TokenSource."""
-        return TokenStatus.UNAVAILABLE
-
-    def give_back(self, _rule: ClusterRule, _count: int, _values: tuple[object, ...] = ()) -> None:
-        """See TokenSource: nothing was taken."""
-
-    def share(self, _rule: ClusterRule) -> float:
-        """See TokenSource."""
-        return 1 / self._workers
 
 
 def make_sentinel(store: RuleStore, tokens: TokenSource | None = None) -> Sentinel:
@@ -197,6 +155,7 @@ class FlowControlParts:
         settings: of the service.
         metrics: of the process.
         slot: its number.
+        redis: a client; tokens of limits that are for the whole service are leased from there.
 
     Raises:
         RulesUnusable: the stored rules cannot be read.
@@ -207,11 +166,18 @@ class FlowControlParts:
         addresses: tells where a request came from.
     """
 
-    def __init__(self, settings: Settings, metrics: Metrics, slot: int) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, slot: int, redis: Redis) -> None:
         self._settings = settings
         self._slot = slot
-        self._store = open_rules(settings.data)
-        self.sentinel = make_sentinel(self._store, WorkerShare(settings.workers))
+        self._store = open_rules(settings)
+        self._tokens = RedisTokenSource(
+            redis,
+            namespace=settings.key_prefix,
+            # Kept over a restart, so that nobody has to wait until the dead one is forgotten.
+            worker_id=f"{make_folder_id(settings.data.marks)}-{slot}",
+            workers_expected=settings.workers,
+        )
+        self.sentinel = make_sentinel(self._store, self._tokens)
         limit_callers(
             self.sentinel,
             per_user_per_s=settings.limit_per_user_per_s,
@@ -229,7 +195,11 @@ class FlowControlParts:
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run as long as the process serves."""
-        works = [RuleFollower(self.sentinel, self._store).run(), self._watch()]
+        works = [
+            RuleFollower(self.sentinel, self._store).run(),
+            self._tokens.run(),
+            self._watch(),
+        ]
         if self._settings.sentinel_bind:
             path = statistics_file(self._settings.data, self._slot)
             works.append(StatisticsPublisher(self.sentinel, path).run())
@@ -241,6 +211,7 @@ class FlowControlParts:
         while True:
             self._counts.look(self.sentinel)
             self._counts.circuit_open(is_open=self.circuit.is_open)
+            self._counts.tokens_away(are_away=not self._tokens.status().in_contact)
             enabled = switch.enabled()
             if enabled is not self.sentinel.enabled:
                 self.sentinel.enabled = enabled

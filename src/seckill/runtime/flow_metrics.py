@@ -28,6 +28,7 @@ class FlowMetrics:
         self._system = metrics.gauge("seckill_flow_rules", "system")
         self._authority = metrics.gauge("seckill_flow_rules", "authority")
         self._open = metrics.gauge("seckill_redis_circuits_open")
+        self._away = metrics.gauge("seckill_flow_tokens_away")
         self._faults = metrics.counter("seckill_flow_errors_total")
         self._faults_seen = 0
 
@@ -41,6 +42,10 @@ class FlowMetrics:
     def circuit_open(self, *, is_open: bool) -> None:
         """Whether this process does not ask Redis at present."""
         self._open.set(is_open)
+
+    def tokens_away(self, *, are_away: bool) -> None:
+        """Whether this process keeps its share of each limit, since it cannot lease tokens."""
+        self._away.set(are_away)
 
     def look(self, sentinel: Sentinel) -> None:
         """Count the rules in force, and the faults since the last look."""

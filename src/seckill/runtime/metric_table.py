@@ -96,8 +96,12 @@ LAYOUT: Final = Layout(
         _gauge("seckill_redis_circuits_open",
                "Web processes that do not ask Redis, or only to try, since a circuit breaker on "
                "`seckill-redis` is open."),
+        _gauge("seckill_flow_tokens_away",
+               "Web processes that cannot lease tokens from Redis, and keep their share of each "
+               "limit meanwhile."),
         _counter("seckill_flow_errors_total",
-                 "Faults inside flow control; the calls went on unchecked."),
+                 "Faults inside flow control (the calls went on unchecked), and times that stored "
+                 "rules could not be read any more."),
         # The order channel and the ledger
         _counter("seckill_orders_written_total", "Reservations that became orders."),
         _counter("seckill_events_known_total", "Events delivered again and found in the ledger."),

@@ -14,11 +14,12 @@ import structlog
 
 from seckill.runtime.bind_address import BindAddress
 from seckill.runtime.data_dir import DataDir, write_atomically
-from seckill.runtime.flow_control import FlowSwitch, make_sentinel, open_rules
+from seckill.runtime.flow_control import FlowSwitch, make_sentinel
 from seckill.runtime.flow_statistics import PublishedStatistics, statistics_file
 from seckill.runtime.gc_tuning import collect_when_idle
 from seckill.runtime.lifeline import report_ready
 from seckill.runtime.roles import background, run_role
+from seckill.runtime.rule_stores import open_rules
 from seckill.runtime.settings import Settings
 from seckill.runtime.telemetry import Metrics
 from seckill.sentinel import Change, LoadReport, Sentinel
@@ -69,7 +70,7 @@ async def _sentinel(
     _metrics: Metrics,
     stop: asyncio.Event,
 ) -> None:
-    store = open_rules(settings.data)
+    store = open_rules(settings)
     sentinel = make_sentinel(store)
     switch = FlowSwitch(settings.data)
     switch.set(enabled=True)

@@ -227,6 +227,10 @@ def _auth_for(earlier: Mapping[str, Any]) -> str:
     return "dev" if bind and BindAddress.parse(bind).loopback else "jwt"
 
 
+def _rule_store_for(earlier: Mapping[str, Any]) -> str:
+    return "redis" if earlier.get("redis_url") else "file"
+
+
 def _command_port_for(earlier: Mapping[str, Any]) -> str:
     return "127.0.0.1:8719" if earlier.get("sentinel_dashboard") else ""
 
@@ -518,6 +522,12 @@ class Settings(BaseSettings):
         "Whether warm-up rules on seckill-jk are warm when a sale starts (on), or let only a third "
         "through at first (off).",
         "off",
+    )
+    rule_store: Literal["file", "redis"] = _derived(
+        "Where the rules of flow control are kept: on this host (file), or in Redis for all hosts "
+        "of the service, with a copy on each (redis).",
+        _rule_store_for,
+        "file, or redis where redis_url names one",
     )
     sentinel_dashboard: Annotated[str, AfterValidator(_as_dashboards)] = _setting(
         "Sentinel dashboards to send heartbeats to, host:port separated by commas; empty: none.", ""

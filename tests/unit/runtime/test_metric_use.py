@@ -239,6 +239,7 @@ def _drive_flow_control(flow: FlowMetrics) -> None:
         ):
             flow.blocked(refused)
     flow.circuit_open(is_open=True)
+    flow.tokens_away(are_away=True)
     sentinel = Sentinel()
     sentinel.flow.load([rule])
     sentinel.param_flow.load([ParamFlowRule(resource="seckill-jk", param_idx=0)])

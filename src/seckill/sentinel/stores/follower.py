@@ -70,7 +70,7 @@ class RuleFollower:
                 _LOG.warning(
                     "the %s rules that another saved cannot be taken up", kind, exc_info=error
                 )
-            self._sentinel.note_internal_error(error)
+                self._sentinel.note_internal_error(error)
             return False
         self._failing.discard(kind)
         self._seen[kind] = number
