@@ -104,7 +104,7 @@ def _system(rule: object) -> str:
 
     assert isinstance(rule, SystemRule)
     limits = [
-        f"{name} {value:,g}{unit}"
+        f"{name} at most {value:,g}{unit}"
         for name, value, unit in (
             ("load", rule.highest_system_load, ""),
             ("CPU", rule.highest_cpu_usage, ""),
@@ -114,4 +114,4 @@ def _system(rule: object) -> str:
         )
         if value >= 0
     ]
-    return f"at most {', '.join(limits) or 'nothing'} (per process: {_EACH})"
+    return f"{', '.join(limits) or 'no limit'} (per process: {_EACH})"
