@@ -146,7 +146,7 @@ def test_the_articles_rush_behind_a_gate_of_a_thousand_a_second(service: Seckill
 def bound() -> int:
     """What may pass in one second: the threshold, and what was in hand when it began.
 
-    Tokens in hand, of all processes together, are a tenth of the threshold at most (docs/sentinel).
+    Tokens in hand, of all processes together, are a tenth of the threshold at most.
     """
     return QPS + QPS // 10
 
