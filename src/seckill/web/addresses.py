@@ -5,10 +5,9 @@ believed: each appends the address that it saw, so they are counted from the rig
 the peer of the connection itself. What stands further left is the client's own word.
 """
 
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Final
-
-from seckill.web.ports import Scope
 
 __all__ = ["HEADERS", "IPV6_PREFIX_BITS_DEFAULT", "PROXIES_MAX", "Addresses"]
 
@@ -50,13 +49,17 @@ class Addresses:
         self._prefix_bits = ipv6_prefix_bits
         self._names: dict[str | bytes, str | None] = {}
 
-    def of(self, scope: Scope) -> str:
-        """The address as one text. Never fails: without any that can be read it is ``unknown``."""
-        client = scope.get("client")
-        peer = _UNKNOWN if client is None else self._name(client[0]) or _UNKNOWN
-        return self._forwarded(scope, peer) if self._trusted_proxies else peer
+    def of(self, peer: str | None, headers: Sequence[tuple[bytes, bytes]]) -> str:
+        """The address as one text. Never fails: without any that can be read it is ``unknown``.
 
-    def _forwarded(self, scope: Scope, peer: str) -> str:
+        Args:
+            peer: the other end of the connection, where it is known.
+            headers: of the request.
+        """
+        name = _UNKNOWN if peer is None else self._name(peer) or _UNKNOWN
+        return self._forwarded(headers, name) if self._trusted_proxies else name
+
+    def _forwarded(self, headers: Sequence[tuple[bytes, bytes]], peer: str) -> str:
         """What the outermost of the trusted proxies saw.
 
         A proxy that wrote nothing, or what is no address, ends the search: further left is only
@@ -65,7 +68,7 @@ class Addresses:
         believed = peer
         left = self._trusted_proxies
         # Several headers of one name are one list, in their order.
-        for name, value in reversed(scope["headers"]):
+        for name, value in reversed(headers):
             if name != self._header:
                 continue
             # Split from the right and no further than needed, whatever the length of the rest.

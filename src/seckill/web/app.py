@@ -99,9 +99,7 @@ class WebApp:
         self._others: ASGIApp = _Edge(framework, parts)
         self._tasks = asyncio.TaskGroup()
         self._hot = HotRoutes(
-            gate=FlowControl(
-                parts.gate, parts.sentinel, parts.addresses, self._tasks.create_task
-            ),
+            gate=FlowControl(parts.gate, parts.sentinel, parts.addresses, self._tasks.create_task),
             orders=orders,
             authenticator=parts.authenticator,
             metrics=parts.metrics,

@@ -172,6 +172,7 @@ class Connection(asyncio.Protocol):
         "_target",
         "_transport",
         "_writable",
+        "peer_host",
         "tick",
     )
 
@@ -194,6 +195,8 @@ class Connection(asyncio.Protocol):
         self._linger_timer: asyncio.TimerHandle | None = None
         self._writable: asyncio.Event | None = None
         self.tick = host.tick
+        self.peer_host: str | None = None
+        """Address of the client, as the connection shows it."""
 
     # What the transport calls.
 
@@ -201,6 +204,8 @@ class Connection(asyncio.Protocol):
         """See asyncio.Protocol."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclass
         self._parser = httptools.HttpRequestParser(self)
+        peer = transport.get_extra_info("peername")
+        self.peer_host = peer[0] if isinstance(peer, tuple) else None
         self._host.made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  -- either way it is gone

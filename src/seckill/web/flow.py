@@ -4,12 +4,14 @@ The engine is `seckill.sentinel`; here is what it is asked about a purchase. Wha
 reaches Redis. Everything is one synchronous call, so that it fits any way of serving.
 """
 
-import asyncio
-from functools import partial
-from typing import Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol
 
+import structlog
+
+from seckill.admission.batcher import Waiting
 from seckill.admission.decision import Decision
-from seckill.domain.ids import AttemptId, GoodsId, UserId
+from seckill.domain.ids import GoodsId
 from seckill.domain.outcomes import Outcome
 from seckill.sentinel import (
     BlockException,
@@ -24,7 +26,7 @@ from seckill.sentinel import (
 )
 from seckill.sentinel.words import LIMIT_APP_DEFAULT
 from seckill.web.addresses import Addresses
-from seckill.web.ports import PurchaseGate, Scope
+from seckill.web.ports import PurchaseGate
 
 __all__ = [
     "ADDRESS_INDEX",
@@ -32,8 +34,11 @@ __all__ = [
     "GOODS_INDEX",
     "PURCHASE_RESOURCE",
     "USER_INDEX",
+    "Caller",
     "FlowControl",
 ]
+
+_LOG: Final = structlog.get_logger(__name__)
 
 PURCHASE_RESOURCE: Final = "seckill-jk"
 """The resource in front of ``POST /seckill/{goods_id}``: the article's name."""
@@ -58,6 +63,16 @@ class _Undecided(Exception):  # noqa: N818  -- names what happened
 _UNDECIDED: Final = _Undecided()
 
 
+class Caller(Waiting, Protocol):
+    """A purchase request, as flow control sees it.
+
+    Attributes:
+        entry: what `FlowControl.end` ends; set by flow control.
+    """
+
+    entry: Entry | None
+
+
 class FlowControl:
     """Stands in front of the gate.
 
@@ -71,12 +86,20 @@ class FlowControl:
         gate: decides what is let through.
         sentinel: the engine of this process.
         addresses: tells where a request came from.
+        start: starts a coroutine as a task with an owner: a call that has to wait for its turn.
     """
 
-    def __init__(self, gate: PurchaseGate, sentinel: Sentinel, addresses: Addresses) -> None:
+    def __init__(
+        self,
+        gate: PurchaseGate,
+        sentinel: Sentinel,
+        addresses: Addresses,
+        start: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
         self._gate = gate
         self._sentinel = sentinel
         self._addresses = addresses
+        self._start = start
         with sentinel.context(ENTRANCE) as nobody:
             self._nobody = nobody
         self._authority_rules = sentinel.authority.rules
@@ -86,43 +109,53 @@ class FlowControl:
     def admit_now(
         self,
         goods_id: GoodsId,
-        user_id: UserId,
-        quantity: int,
-        attempt_id: AttemptId,
-        scope: Scope,
-    ) -> Decision | asyncio.Future[Decision]:
+        caller: Caller,
+        peer: str | None,
+        headers: Sequence[tuple[bytes, bytes]],
+    ) -> Decision | None:
         """Ask the rules, then the gate; see `PurchaseGate.admit_now`.
 
         Args:
-            scope: the request, for its address.
+            caller: the request. When it has its decision, `end` must be called.
+            peer: address of the other end of the connection.
+            headers: of the request, for the address that trusted proxies wrote there.
 
         Returns:
-            As the gate; a refusal is a decision with the outcome ``BLOCKED``. A call that has to
-            wait for its turn is a future.
+            As the gate; a refusal is a decision with the outcome ``BLOCKED``. None too for a call
+            that has to wait for its turn.
         """
+        caller.entry = None
         sentinel = self._sentinel
-        address = self._addresses.of(scope)
+        address = self._addresses.of(peer, headers)
         sentinel.current.set(self._caller(address))
         entry = Entry(
             sentinel,
             PURCHASE_RESOURCE,
             goods_id,
-            user_id,
+            caller.user_id,
             address,
             entry_type=_IN,
             resource_type=_WEB,
         )
         outcome = entry.decide()
         if outcome is None:
-            # Whoever serves requests without a task of their own has one context for all of them:
-            # the next entry must not be taken for one inside this.
+            # Requests that are served by calls have one context for all of them: the next entry
+            # must not be taken for one inside this.
             sentinel.current.set(self._nobody)
-            return self._ask(entry, goods_id, user_id, quantity, attempt_id)
+            return self._ask(entry, goods_id, caller)
         if isinstance(outcome, BlockException):
             return _refusal(outcome)
-        return asyncio.ensure_future(
-            self._wait(entry, outcome, goods_id, user_id, quantity, attempt_id)
-        )
+        self._start(self._wait(entry, outcome, goods_id, caller))
+        return None
+
+    def end(self, caller: Caller, decision: Decision) -> None:
+        """A caller has its decision: its call is over."""
+        entry = caller.entry
+        if entry is not None:
+            caller.entry = None
+            if decision.outcome is Outcome.UNDECIDED:
+                entry.set_error(_UNDECIDED)
+            entry.exit()
 
     def _caller(self, address: str) -> Context:
         """The context of a call: with its origin if any rule asks for origins."""
@@ -144,59 +177,34 @@ class FlowControl:
             rule.limit_app != LIMIT_APP_DEFAULT for rule in self._flow_rules
         )
 
-    def _ask(
-        self,
-        entry: Entry,
-        goods_id: GoodsId,
-        user_id: UserId,
-        quantity: int,
-        attempt_id: AttemptId,
-    ) -> Decision | asyncio.Future[Decision]:
-        """Ask the gate, and end the entry when it has answered."""
+    def _ask(self, entry: Entry, goods_id: GoodsId, caller: Caller) -> Decision | None:
+        """Ask the gate. The entry ends with the call of `end`."""
+        caller.entry = entry
         try:
-            decision = self._gate.admit_now(goods_id, user_id, quantity, attempt_id)
+            return self._gate.admit_now(goods_id, caller)
         except BaseException as error:
+            caller.entry = None
             entry.set_error(error)
             entry.exit()
             raise
-        if isinstance(decision, Decision):
-            if decision.outcome is Outcome.UNDECIDED:
-                entry.set_error(_UNDECIDED)
-            entry.exit()
-        else:
-            # Cancelled by a client that leaves, or completed by the batch: it is always done.
-            decision.add_done_callback(partial(_ended, entry))
-        return decision
 
-    async def _wait(
-        self,
-        entry: Entry,
-        wait_ns: int,
-        goods_id: GoodsId,
-        user_id: UserId,
-        quantity: int,
-        attempt_id: AttemptId,
-    ) -> Decision:
+    async def _wait(self, entry: Entry, wait_ns: int, goods_id: GoodsId, caller: Caller) -> None:
         """Wait for the turn of a paced call, and go on."""
         outcome: BlockException | int | None = wait_ns
-        while isinstance(outcome, int):
-            await self._sentinel.waiter.wait_async(outcome)
-            outcome = entry.decide()
-        if outcome is not None:
-            return _refusal(outcome)
-        decision = self._ask(entry, goods_id, user_id, quantity, attempt_id)
-        return decision if isinstance(decision, Decision) else await decision
-
-
-def _ended(entry: Entry, decision: asyncio.Future[Decision]) -> None:
-    """End the entry of a purchase that waited for its batch."""
-    if not decision.cancelled():
-        error = decision.exception()
-        if error is not None:
-            entry.set_error(error)
-        elif decision.result().outcome is Outcome.UNDECIDED:
-            entry.set_error(_UNDECIDED)
-    entry.exit()
+        try:
+            while isinstance(outcome, int):
+                await self._sentinel.waiter.wait_async(outcome)
+                outcome = entry.decide()
+            if outcome is not None:
+                decision: Decision | None = _refusal(outcome)
+            else:
+                # It leaves its place in the context of this task, which ends here.
+                decision = self._ask(entry, goods_id, caller)
+        except Exception:  # noqa: BLE001  -- nobody waits for this task but the caller's record
+            _LOG.exception("a paced purchase met an error of this program")
+            decision = Decision(Outcome.UNDECIDED, cause="fault")
+        if decision is not None:
+            caller.decided(decision)
 
 
 def _refusal(block: BlockException) -> Decision:

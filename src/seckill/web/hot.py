@@ -20,6 +20,7 @@ from seckill.admission.decision import Decision
 from seckill.domain.errors import InvalidValue
 from seckill.domain.ids import AttemptId, GoodsId, ReservationId, UserId, check_goods_id
 from seckill.domain.outcomes import OUTCOME_TEXTS
+from seckill.sentinel import Entry
 from seckill.web.answers import PurchaseAnswers
 from seckill.web.attempts import AttemptIds
 from seckill.web.connection import Request, Route
@@ -63,7 +64,7 @@ _JSON: Final = ((b"content-type", b"application/json"),)
 class _Purchase(Request):
     """A purchase request on its way: the one record that is made for it.
 
-    It is what the gate calls back (`admission.batcher.Waiting`), and holds what the gate and the
+    It is what flow control and gate call back (`flow.Caller`), and holds what the gate and the
     answer need.
     """
 
@@ -72,6 +73,7 @@ class _Purchase(Request):
         "began",
         "deadline_ms",
         "decision",
+        "entry",
         "language",
         "quantity",
         "routes",
@@ -87,10 +89,11 @@ class _Purchase(Request):
     began: float
     language: Language
     decision: Decision
+    entry: Entry | None
     routes: "HotRoutes"
 
     def decided(self, decision: Decision) -> None:
-        """See admission.batcher.Waiting. Told at the end of this turn, together with others."""
+        """See Caller. Told at the end of this turn, together with others."""
         self.decision = decision
         decided = self.routes.decided
         if not decided:
@@ -193,7 +196,9 @@ class HotRoutes:
             self._read_body(request, headers)
         else:
             request.language, request.quantity = Language.ZH, 1
-        return self._gate.admit_now(goods_id, request)
+        return self._gate.admit_now(
+            goods_id, request, request.connection.peer_host, request.headers
+        )
 
     def _read_body(self, request: _Purchase, headers: dict[bytes, bytes]) -> None:
         limits = self._limits
@@ -219,7 +224,9 @@ class HotRoutes:
         close = self._draining.is_set()
         answers = self._answers
         answers.set_date()
+        end = self._gate.end
         for request in told:
+            end(request, request.decision)
             try:
                 answer = answers.of(request.decision, request.language)
             except Exception:  # noqa: BLE001  -- the others of the batch have their answers coming

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from seckill.admission.batcher import Request
 from seckill.admission.bounds import Bounds
 from seckill.admission.decision import Decision
 from seckill.admission.keys import Keys
@@ -20,7 +21,7 @@ from seckill.admission.redis_client import connect
 from seckill.domain.ids import UserId
 from seckill.domain.outcomes import Outcome
 from seckill.runtime.flow_control import REDIS_RESOURCE, RedisCircuit
-from seckill.sentinel import DegradeGrade, DegradeRule, FlowRule, Sentinel
+from seckill.sentinel import DegradeGrade, DegradeRule, Entry, FlowRule, Sentinel
 from seckill.web.addresses import Addresses
 from seckill.web.flow import PURCHASE_RESOURCE, FlowControl
 from services.redis import RedisServer
@@ -151,11 +152,18 @@ async def test_a_request_that_flow_control_refuses_never_reaches_redis(
     sentinel.flow.load([FlowRule(resource=PURCHASE_RESOURCE, count=1)])
     async with open_gate(own_redis.url, keys, marks_folder) as gate:
         await gate.gate.catalogue.refresh()
-        flow = FlowControl(gate.gate, sentinel, Addresses())
+        flow = FlowControl(gate.gate, sentinel, Addresses(), asyncio.ensure_future)
+
+        class Caller(Request):
+            entry: Entry | None = None
 
         async def post(user: str) -> Outcome:
-            decision = flow.admit_now(GOODS, UserId(user), 1, gate.attempt(), {"headers": []})
-            return (decision if isinstance(decision, Decision) else await decision).outcome
+            caller = Caller(UserId(user), gate.attempt(), 1)
+            decision = flow.admit_now(GOODS, caller, None, [])
+            if decision is None:
+                decision = await caller.decision
+            flow.end(caller, decision)
+            return decision.outcome
 
         assert await post("first") is Outcome.SUCCESS
         sentinel.flow.load([FlowRule(resource=PURCHASE_RESOURCE, count=0)])

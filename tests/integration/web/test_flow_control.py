@@ -38,7 +38,7 @@ async def test_a_refused_buyer_reads_429_and_when_to_come_back(language: str, te
     }
     assert OUTCOME_TEXTS[Outcome.BLOCKED].zh == "请求过于频繁，请稍后再试"
     assert world.gate.calls == []
-    assert world.tally.decisions == {(Outcome.BLOCKED, ""): 1}
+    assert world.tally.decided == {(Outcome.BLOCKED, ""): 1}
 
 
 async def _posts(world: World, forwarded: list[list[tuple[str, str | bytes]]]) -> list[Reply]:
