@@ -26,11 +26,12 @@ class LeaseModel:
 
     workers: dict[str, tuple[int, bool, int]] = field(default_factory=dict)
     floor: tuple[int, int] = (0, 0)
+    lost_ms: int = 0
     windows: dict[str, Window] = field(default_factory=dict)
 
     def forget(self) -> None:
         """Lose everything, as a restart without a disk does."""
-        self.workers, self.floor, self.windows = {}, (0, 0), {}
+        self.workers, self.floor, self.lost_ms, self.windows = {}, (0, 0), 0, {}
 
     def run(self, keys: list[str], body: str, now_ms: int) -> str:
         request = json.loads(body)
@@ -48,6 +49,8 @@ class LeaseModel:
             if not on or now_ms - at_ms > request["silence_ms"]
         ]
         until_ms, floor = self.floor if now_ms <= self.floor[0] else (0, 0)
+        if request["listed"] and me not in self.workers:
+            self.lost_ms = now_ms
         comes_back = request["lost"] or me not in self.workers
         if comes_back and request["workers"] > max(floor, 1):
             until_ms, floor = now_ms + request["forget_ms"], request["workers"]
@@ -81,6 +84,7 @@ class LeaseModel:
 
         if window is None:
             window = Window(born_ms=dated)
+            add(self.lost_ms - self.lost_ms % slice_ms, total)
         if rule["had"] and rule["dated"] < window.born_ms:
             add(dated, total)
         for start_ms, count in window.units.items():

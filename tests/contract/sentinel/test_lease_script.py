@@ -36,7 +36,8 @@ def client(redis_server: RedisServer) -> Iterator[Redis]:
 def request(worker: str = "a", rules: Any = (RULE,), **more: Any) -> str:
     return json.dumps(
         {
-            "worker": worker, "state": "leasing", "workers": 1, "lost": 0, "silence_ms": 1_000,
+            "worker": worker, "state": "leasing", "workers": 1, "lost": 0, "listed": 0,
+            "silence_ms": 1_000,
             "forget_ms": 10_000, "rules": list(rules), **more,
         }
     )  # fmt: skip
@@ -69,6 +70,7 @@ def test_it_answers_as_its_model_does(client: Redis, seed: int) -> None:
         body = request(
             worker, rules, state=state, silence_ms=40, forget_ms=120,
             workers=random_.choice((1, 2, 5)), lost=int(random_.random() < 0.1),
+            listed=random_.choice((0, 1)),
         )  # fmt: skip
         raw = LEASE.run(client, keys, body)
         now_ms = json.loads(raw)[0]
@@ -99,6 +101,16 @@ def test_what_redis_forgot_within_a_window_is_not_granted_again(client: Redis) -
     assert (granted, room) == (0, 0)
     assert 58_000 < retry_ms <= 62_000
     assert json.loads(LEASE.run(client, keys, request("b")))[3] == 0
+
+
+def test_a_worker_that_finds_itself_forgotten_closes_the_windows_of_all(client: Redis) -> None:
+    """The others had granted what Redis no longer knows of; they need not have spoken yet."""
+    keys = ["{lease-all}:workers", "{lease-all}:r"]
+    client.delete(*keys)
+    LEASE.run(client, keys[:1], request("a", [], workers=2, listed=1))
+    long = {**RULE, "window_ms": 60_000}
+    assert json.loads(LEASE.run(client, keys, request("a", [long], listed=1)))[3] == 0
+    assert json.loads(LEASE.run(client, keys, request("b", [long])))[3] == 0
 
 
 def test_keys_of_another_kind_or_of_rubbish_are_taken_for_nothing_and_do_not_stay(

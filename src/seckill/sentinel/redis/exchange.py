@@ -20,6 +20,7 @@ class Exchange:
         leases: what it speaks of.
         sent_ns: when.
         leasing: whether this worker lives on leases; False: on its share, or it leaves.
+        leaving: whether it is the last.
     """
 
     keys: tuple[str, ...]
@@ -27,6 +28,7 @@ class Exchange:
     leases: tuple[Lease, ...]
     sent_ns: int
     leasing: bool
+    leaving: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,8 +218,10 @@ class Lease:
         self.asked, self._need, self._owed, self._told_ns = 0, 0, 0, now_ns
         self._hold = keep = min(hold, wanted)
         self._owed_in_flight = owed
+        had = self._had_ns is not None and now_ns - self._had_ns < self.window_ns
         if owed:
             self._credit_from_ns = now_ns + 2 * self.window_ns
+            self._had_ns = now_ns
         return {
             "count": self.count,
             "each": int(self.each),
@@ -230,7 +232,7 @@ class Lease:
             "owed": owed,
             "want": max(0, wanted - keep),
             "need": need,
-            "had": int(self._had_ns is not None and now_ns - self._had_ns < self.window_ns),
+            "had": int(had),
             "shared": self._told_share(now_ns) if leasing else [],
         }
 

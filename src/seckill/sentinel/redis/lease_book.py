@@ -270,12 +270,13 @@ class LeaseBook:
                 "state": state,
                 "workers": self._workers if self._known or self._failing else 1,
                 "lost": int(self._failing),
+                "listed": int(self._is_listed(now_ns)),
                 "silence_ms": self._silence_ns // NANOSECONDS_PER_MS,
                 "forget_ms": self._forget_ms,
                 "rules": rules,
             }
             keys = (self._keys.workers, *(lease.key for lease in chosen))
-            return Exchange(keys, json.dumps(body), tuple(chosen), now_ns, leasing)
+            return Exchange(keys, json.dumps(body), tuple(chosen), now_ns, leasing, leaving)
 
     def answered(self, exchange: Exchange, raw: bytes | str) -> None:
         """Take up the reply of ``lua/lease.lua``. One that cannot be read is none."""
@@ -288,7 +289,7 @@ class LeaseBook:
         with self._lock:
             for lease, answer in zip(exchange.leases, answers, strict=True):
                 lease.answered(answer, exchange, now_ns)
-            self._contact_ns = now_ns
+            self._contact_ns = None if exchange.leaving else now_ns
             self._known, self._rank = known, rank
             self._exchanges += 1
             self._last_error = ""
@@ -346,6 +347,12 @@ class LeaseBook:
         # the window when the window is over.
         longest_ns = max((lease.window_ns for lease in wanted), default=0)
         return now_ns - self._contact_ns >= self._silence_ns + longest_ns
+
+    def _is_listed(self, now_ns: int) -> bool:
+        """Whether Redis knows of this worker, unless it lost its data."""
+        if self._contact_ns is None:
+            return False
+        return now_ns - self._contact_ns < self._forget_ms * NANOSECONDS_PER_MS
 
     def _look(self, wanted: Iterable[Lease], now_ns: int, *, short: bool) -> None:
         """See whether Redis should be asked now."""

@@ -80,6 +80,7 @@ class RedisTokenSource(LeaseBook):
                 exchange = self.exchange()
                 if exchange is not None:
                     await self._carry(exchange, self._timeout_s)
+                    _let_be_cancelled()
                 wait_s = (self.next_ns() - self._now_ns()) / NANOSECONDS_PER_S
                 if wait_s > 0:
                     try:
@@ -193,3 +194,14 @@ class ThreadedRedisTokenSource(LeaseBook):
             self.unanswered(exchange, error)
         else:
             self.answered(exchange, raw)
+
+
+def _let_be_cancelled() -> None:
+    """Raise the cancellation that the client library has swallowed, if it has.
+
+    It looks whether a connection is still good within a time limit of zero, and takes a
+    cancellation that is under way at that moment for the end of that time (8.1, Python 3.11).
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

@@ -2,12 +2,13 @@
 -- takes back what it no longer wants, counts what it used without asking, and grants what fits.
 --
 -- KEYS 1 workers (hash): worker id -> "last seen ms:1 leasing, 0 on its share:workers it counts
---        on"; field '' is a floor under their number: "until ms:number:0". Then one key for each
---        rule, a string: what was granted in the last window. All of one hash tag.
+--        on"; field '' is a floor under their number, and when data were lost: "until ms:number:
+--        lost ms". Then one key for each rule, a string: what was granted in the last window. All
+--        of one hash tag.
 -- ARGV 1 JSON object: worker (id, 1..128 bytes); state ("leasing", "sharing": lives on its share of
 --        the threshold, "leaving"); workers (it counts on so many; its share is one part of them);
---        lost (1: it had lost Redis); silence_ms, forget_ms (when a worker that is not heard of
---        counts as living on its share, and as gone);
+--        lost (1: it had lost Redis); listed (1: it ought to be among the workers); silence_ms,
+--        forget_ms (when a worker that is not heard of counts as living on its share, and as gone);
 --        rules: for each of 0..64 rules an object: count (threshold for one window), each (1: for
 --        each worker, 0: for all), window_ms; and as whole numbers >= 0 in units: keep, drop (tokens
 --        in hand that stay, that come back), dated (where these are counted, ms, from the last
@@ -44,13 +45,13 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 -- Who is there.
 local listed = redis.call('HGETALL', KEYS[1])
-local gone, known, rank, mine, floor, floor_until = {}, 0, 0, false, 0, 0
+local gone, known, rank, mine, floor, floor_until, lost_at = {}, 0, 0, false, 0, 0, 0
 local apart = {} -- of each worker that does not lease: of how many it knows itself to be one
 for i = 1, #listed, 2 do
   local name, first, second, third = listed[i], string.match(listed[i + 1], '^(%d+):(%d+):(%d+)$')
   local seen, number, told = tonumber(first), tonumber(second), tonumber(third)
   if name == '' then
-    floor_until, floor = seen or 0, number or 0
+    floor_until, floor, lost_at = seen or 0, number or 0, told or 0
   elseif name == me then
     mine = true
   elseif not seen or now - seen > request.forget_ms then
@@ -66,6 +67,8 @@ if not mine and not leaving and known >= WORKERS_MAX then
 end
 if not leaving then known = known + 1 end
 if now > floor_until then floor = 0 end
+-- What was granted is lost as well: nothing more before the windows of that time are over.
+if request.listed == 1 and not mine then lost_at = now end
 -- A worker that comes back, or that Redis has forgotten, may know of others that do so too.
 if (request.lost == 1 or not mine) and request.workers > math.max(floor, 1) then
   floor, floor_until = request.workers, now + request.forget_ms
@@ -83,7 +86,7 @@ local function read_window(key, slice)
     if read and type(found) == 'table' and type(found.units) == 'table'
         and type(found.busy) == 'table' and type(found.born) == 'number' then return found end
   end
-  return { units = {}, busy = {}, born = slice }
+  return { units = {}, busy = {}, born = slice }, true
 end
 
 local reply, windows = { now, known, rank }, {}
@@ -93,7 +96,7 @@ for i, rule in ipairs(rules) do
   local slice = now - now % slice_ms
   -- A threshold of 0.29 for 100 s is 29, whatever doubles make of it.
   local total = math.floor(rule.count * (rule.each == 1 and known or 1) + 1e-6)
-  local found = read_window(KEYS[i + 1], slice)
+  local found, is_new = read_window(KEYS[i + 1], slice)
   local units = {}
   local function add(start, count)
     if count > 0 and start + slice_ms + window_ms > now then
@@ -102,8 +105,9 @@ for i, rule in ipairs(rules) do
     end
   end
   for j = 1, #found.units, 2 do add(found.units[j], found.units[j + 1]) end
-  -- Redis forgot what it granted within this window: nothing more before the window is over.
+  -- This key alone was lost, or all were.
   if rule.had == 1 and rule.dated < found.born then add(slice, total) end
+  if is_new then add(lost_at - lost_at % slice_ms, total) end
   for j = 1, #rule.shared, 2 do
     local at = now - rule.shared[j]
     add(at - at % slice_ms, rule.shared[j + 1])
@@ -161,7 +165,9 @@ else
   local leases = request.state == 'leasing' and 1 or 0
   redis.call('HSET', KEYS[1], me, string.format('%.0f:%d:%d', now, leases, counts_on))
 end
-if floor > 0 then redis.call('HSET', KEYS[1], '', string.format('%.0f:%d:0', floor_until, floor)) end
+if floor > 0 or lost_at > 0 then
+  redis.call('HSET', KEYS[1], '', string.format('%.0f:%d:%.0f', floor_until, floor, lost_at))
+end
 redis.call('PEXPIRE', KEYS[1], request.forget_ms * 2)
 for i, window in ipairs(windows) do
   redis.call('SET', KEYS[i + 1], window[1], 'PX', window[2])
