@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from seckill.sentinel.rule_store import NOBODY
+from seckill.sentinel.rules import KINDS
 from seckill.sentinel.stores.errors import RuleStoreDamaged
 
 if TYPE_CHECKING:
@@ -58,8 +59,9 @@ class VersionedStore(Protocol):
 class LayeredRuleStore:
     """A ``RuleStore`` made of others.
 
-    * Reading: the first that has something of a kind decides. One that fails is left out, with a
-      line in the log; if all that could have had something failed, the failure is raised.
+    * Reading: the first that has something of a kind decides, and the others are brought up to it.
+      One that fails is left out, with a line in the log. If the first fails, and the others have
+      never been given anything, its failure is raised.
     * A first store that has nothing, where a later one has versions, is given all of these.
     * Writing: the first store decides whether a change is kept. The others are brought up to it;
       one that fails at that is named in the log, and caught up with the next change.
@@ -75,6 +77,7 @@ class LayeredRuleStore:
     def __init__(self, first: VersionedStore, *others: VersionedStore) -> None:
         self._first = first
         self._others = others
+        self._stores = (first, *others)
 
     # Reading.
 
@@ -82,24 +85,31 @@ class LayeredRuleStore:
         """The rules of a kind from the first store that has any; None if none has.
 
         Raises:
-            Exception: what the first store that failed raised, if no other had any.
+            Exception: what the first store that failed raised, if the others have nothing at all.
         """
         failure: Exception | None = None
-        for store in (self._first, *self._others):
+        for store in self._stores:
             try:
                 document = store.load(kind)
             except Exception as error:  # noqa: BLE001  whatever ails a store, the next may know
                 failure = failure or error
                 _LOG.warning("%s rules cannot be had from %s: %s", kind, _name(store), error)
                 continue
-            if document is not None:
-                if store is not self._first and failure is None:
-                    self._fill_first(kind, store)
-                return document
-        if failure is not None:
+            if document is None:
+                continue
+            if store is self._first:
+                self._copy(kind)
+            elif failure is None:
+                self._fill_first(kind, store)
+            return document
+        if failure is not None and not self._others_keep_anything():
             # Not "no rules": that would let everything in.
             raise failure
         return None
+
+    def _others_keep_anything(self) -> bool:
+        """Whether the others are a copy that lacks this kind, rather than no copy at all."""
+        return any(store.head_number(kind) for store in self._others for kind in KINDS)
 
     def head(self, kind: str) -> RuleVersion | None:
         """The version in force in the first store that has one.
@@ -107,7 +117,7 @@ class LayeredRuleStore:
         Raises:
             Exception: whatever a store raises.
         """
-        for store in (self._first, *self._others):
+        for store in self._stores:
             head = store.head(kind)
             if head is not None:
                 return head
@@ -127,7 +137,7 @@ class LayeredRuleStore:
         Raises:
             Exception: whatever a store raises.
         """
-        for store in (self._first, *self._others):
+        for store in self._stores:
             versions = store.history(kind)
             if versions:
                 return versions
@@ -197,13 +207,15 @@ class LayeredRuleStore:
     def _copy(self, kind: str) -> None:
         for store in self._others:
             try:
-                versions = self._first.history(kind)
-                store.adopt(kind, versions)
-                head = store.head(kind)
-                if versions and (head is None or head.document != versions[-1].document):
+                head, known = self._first.head(kind), store.head(kind)
+                if head is None or head == known:
+                    continue
+                store.adopt(kind, self._first.history(kind))
+                known = store.head(kind)
+                if known is None or known.document != head.document:
                     # It counts further on than the first, which was made anew in the meantime.
-                    store.save(kind, versions[-1].document, versions[-1].change)
-            except Exception as error:  # noqa: BLE001  the change is kept where it counts
+                    store.save(kind, head.document, head.change)
+            except Exception as error:  # noqa: BLE001  the rules are kept where it counts
                 _LOG.warning("%s has no copy of the %s rules: %s", _name(store), kind, error)
 
 
