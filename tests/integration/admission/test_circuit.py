@@ -15,7 +15,6 @@ from redis.asyncio import Redis
 
 from seckill.admission.batcher import Request
 from seckill.admission.bounds import Bounds
-from seckill.admission.decision import Decision
 from seckill.admission.keys import Keys
 from seckill.admission.redis_client import connect
 from seckill.domain.ids import UserId
@@ -70,12 +69,13 @@ async def test_a_redis_that_hangs_is_answered_503_at_once_and_a_probe_finds_it_w
         began = time.monotonic()
         tries = 0
         while gate.counts.causes["circuit_open"] < 50:
-            decision = gate.gate.admit_now(GOODS, UserId(f"u{tries}"), 1, gate.attempt())
+            request = Request(UserId(f"u{tries}"), gate.attempt(), 1)
+            decision = gate.gate.admit_now(GOODS, request)
             tries += 1
-            if isinstance(decision, Decision):  # refused at once: nobody waits for it
+            if decision is not None:  # refused at once: nobody waits for it
                 assert (decision.outcome, decision.retry_after_ms > 0) == (Outcome.UNDECIDED, True)
             else:  # a probe, a second later
-                assert (await decision).outcome is Outcome.UNDECIDED
+                assert (await request.decision).outcome is Outcome.UNDECIDED
             assert time.monotonic() - began < 20
         own_redis.thaw()
 

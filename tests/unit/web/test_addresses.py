@@ -59,7 +59,7 @@ def test_the_address_that_the_outermost_trusted_proxy_saw_counts(
 
 def test_the_header_that_no_proxy_writes_is_the_clients_own_word() -> None:
     lies = scope("9.9.9.9", "for=6.6.6.6", name="forwarded")
-    assert Addresses(1).of(lies) == "9.9.9.9"
+    assert Addresses(1).of(*lies) == "9.9.9.9"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_header_that_no_proxy_writes_is_the_clients_own_word() -> None:
 )
 def test_forwarded_of_rfc_7239(value: str, counts: str) -> None:
     named = scope("9.9.9.9", value, name="forwarded")
-    assert Addresses(1, header="forwarded").of(named) == counts
+    assert Addresses(1, header="forwarded").of(*named) == counts
 
 
 def test_the_addresses_of_one_ipv6_network_are_one() -> None:
