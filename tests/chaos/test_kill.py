@@ -13,59 +13,35 @@ from pathlib import Path
 
 import pytest
 
-from chaos.rounds import ROUNDS, SEED, all_rounds, check, run_round
+from chaos.rounds import ROUNDS, SEED, all_rounds, kill_environment, rounds_with_deaths
 from services.seckill_service import SeckillService, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
-
-KILL_POINTS = str(Path(__file__).parent / "kill_points")
-
-
-def _environment(kill: str = "") -> dict[str, str]:
-    path = os.pathsep.join(filter(None, [KILL_POINTS, os.environ.get("PYTHONPATH", "")]))
-    return {"PYTHONPATH": path, "SECKILL_TEST_KILL": kill, "SECKILL_TEST_SEED": str(SEED)}
 
 
 @contextmanager
 def _service(folder: Path, kill: str = "") -> Iterator[SeckillService]:
     print(f"chaos seed {SEED}, {ROUNDS} rounds")  # noqa: T201  -- a failure is a seed to replay
-    service = SeckillService(folder / "data", "--workers", "2", environment=_environment(kill))
+    service = SeckillService(folder / "data", "--workers", "2", environment=kill_environment(kill))
     try:
         yield service.start()
     finally:
         service.stop()
 
 
-def _rounds_with_deaths(service: SeckillService) -> None:
-    """Rounds until somebody died at the armed point in ROUNDS of them.
-
-    How often a process passes its point depends on how full the batches are, so on the machine:
-    a round that all survive must be right too, but shows nothing and does not count.
-    """
-    deaths = counted = 0
-    for number in range(ROUNDS * 5):
-        report, found = run_round(service, number, None)
-        check(service, number, report, found)
-        deaths, before = service.log().count("a part died"), deaths
-        counted += deaths > before
-        if counted == ROUNDS:
-            return
-    pytest.fail(f"somebody died in only {counted} of {ROUNDS * 5} rounds: the test shows nothing")
-
-
 def test_web_process_killed_between_redis_reply_and_http_answer(tmp_path: Path) -> None:
     with _service(tmp_path, "web.after_decision:600") as service:
-        _rounds_with_deaths(service)
+        rounds_with_deaths(service)
 
 
 def test_order_worker_killed_after_commit_and_before_acknowledge(tmp_path: Path) -> None:
     with _service(tmp_path, "worker.after_commit:40") as service:
-        _rounds_with_deaths(service)
+        rounds_with_deaths(service)
 
 
 def test_order_worker_killed_before_commit(tmp_path: Path) -> None:
     with _service(tmp_path, "worker.before_commit:40") as service:
-        _rounds_with_deaths(service)
+        rounds_with_deaths(service)
 
 
 def test_redis_killed_with_durability_fsync_loses_nothing(tmp_path: Path) -> None:

@@ -86,10 +86,12 @@ class SeckillService:
         assert self._process.poll() is None, f"the service ended:\n{self.log()[-3000:]}"
         processes = self.status().get("processes", [])
         roles = {process["role"] for process in processes}
-        own_redis = set() if "SECKILL_REDIS_URL" in self._environment else {"redis"}
-        return {"supervisor", "worker", "web"} | own_redis <= roles and all(
-            process["healthy"] for process in processes
-        )
+        wanted = {"supervisor", "worker", "web"}
+        if "SECKILL_REDIS_URL" not in self._environment:
+            wanted.add("redis")
+        if self._environment.get("SECKILL_CHANNEL") == "kafka":
+            wanted.add("relay")
+        return wanted <= roles and all(process["healthy"] for process in processes)
 
     def pids(self, role: str) -> list[int]:
         return [

@@ -25,6 +25,18 @@ _POINTS = {
     # The ledger has committed; the outbox does not know it yet.
     "worker.after_commit": ("seckill.pipeline.direct", "DirectChannel", "acknowledge"),
     # The outbox was read; nothing is written yet.
+    # The outbox was read; nothing of it is in Kafka yet.
+    "relay.before_produce": ("seckill.pipeline.relay", "Relay", "_publish"),
+    # Kafka has it; the relay does not know it yet.
+    "relay.after_produce": ("seckill.pipeline.kafka.producer", "_Job", "end"),
+    # The relay knows it; the outbox does not know it yet.
+    "relay.before_acknowledge": ("seckill.pipeline.direct", "DirectChannel", "acknowledge"),
+    # The ledger has committed; Kafka does not know it yet.
+    "worker.before_offset_commit": (
+        "seckill.pipeline.kafka.channel",
+        "KafkaChannel",
+        "acknowledge",
+    ),
     "worker.before_commit": ("seckill.pipeline.worker", "OrderWorker", "_carry"),
 }
 

@@ -1,0 +1,223 @@
+"""The scaled-out way under fire: relay, workers and brokers die, under load; no order is lost.
+
+Rounds as in test_kill.py, over a service whose orders go through a real Kafka. Longer runs, of every
+kind of death by itself, are for ``scripts/chaos`` (SECKILL_CHAOS_ROUNDS above 3).
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from chaos.rounds import (
+    LOAD_S,
+    ROUNDS,
+    SEED,
+    all_rounds,
+    kill_environment,
+    rounds_with_deaths,
+)  # fmt: skip
+from seckill.runtime.auditing import audit
+from services.kafka import KafkaBroker, KafkaCluster, kafka_broker, own_options
+from services.seckill_service import SeckillService, wait_until
+
+__all__ = ["kafka_broker"]
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
+
+long_run = pytest.mark.skipif(ROUNDS <= 3, reason="a long run of one kind: scripts/chaos")
+
+AWAY_S = 30.0 if ROUNDS >= 20 else 3.0
+_POINTS = (
+    "relay.before_produce:25",
+    "relay.after_produce:25",
+    "relay.before_acknowledge:25",
+    "worker.before_commit:25",
+    "worker.before_offset_commit:25",
+)
+
+
+@contextmanager
+def _service(
+    folder: Path, bootstrap: str, kill: str = "", workers: int = 2
+) -> Iterator[SeckillService]:
+    print(f"chaos seed {SEED}, {ROUNDS} rounds")  # noqa: T201  -- a failure is a seed to replay
+    options = own_options(bootstrap)
+    environment = kill_environment(kill) | {
+        "SECKILL_CHANNEL": "kafka",
+        "SECKILL_KAFKA_BOOTSTRAP": bootstrap,
+        "SECKILL_KAFKA_TOPIC": options.topic,
+        "SECKILL_KAFKA_GROUP": options.group,
+        "SECKILL_KAFKA_PARTITIONS": "4",
+        "SECKILL_KAFKA_SESSION_TIMEOUT_MS": "2000",
+        "SECKILL_KAFKA_BATCH_MESSAGES_MAX": "50",
+        "SECKILL_KAFKA_DELIVERY_TIMEOUT_MS": "2000",
+        "SECKILL_ORDER_WORKERS": str(workers),
+    }
+    service = SeckillService(folder / "data", "--workers", "1", environment=environment)
+    try:
+        yield service.start()
+    finally:
+        service.stop()
+
+
+@pytest.fixture
+def own_broker() -> Iterator[KafkaBroker]:
+    """A broker for a test that kills it."""
+    folder = Path(tempfile.mkdtemp(prefix="seckill-kafka-"))
+    broker = KafkaBroker(folder)
+    try:
+        yield broker.start()
+    finally:
+        if broker._process is not None:
+            broker.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_relay_and_order_workers_die_between_any_two_steps(
+    tmp_path: Path, kafka_broker: KafkaBroker
+) -> None:
+    with _service(tmp_path, kafka_broker.bootstrap, ",".join(_POINTS)) as service:
+        rounds_with_deaths(service)
+        died = [line for line in service.log().splitlines() if "a part died" in line]
+        assert any("part=relay" in line for line in died), died
+        assert any("part=worker" in line for line in died), died
+
+
+@long_run
+@pytest.mark.parametrize("point", _POINTS)
+def test_they_die_at_one_point(tmp_path: Path, kafka_broker: KafkaBroker, point: str) -> None:
+    with _service(tmp_path, kafka_broker.bootstrap, point.replace(":25", ":40")) as service:
+        rounds_with_deaths(service)
+
+
+@long_run
+def test_the_broker_is_killed_and_comes_back(tmp_path: Path, own_broker: KafkaBroker) -> None:
+    with _service(tmp_path, own_broker.bootstrap) as service:
+
+        def disturb(_luck: random.Random) -> None:
+            own_broker.kill()
+            own_broker.start()
+
+        all_rounds(service, disturb)
+
+
+@long_run
+def test_broker_and_relay_are_away_for_a_while(tmp_path: Path, own_broker: KafkaBroker) -> None:
+    with _service(tmp_path, own_broker.bootstrap) as service:
+
+        def disturb(_luck: random.Random) -> None:
+            own_broker.kill()
+            service.kill("relay")
+            time.sleep(AWAY_S)  # the outage itself
+            own_broker.start()
+
+        all_rounds(service, disturb)
+
+
+@long_run
+def test_a_stop_in_an_outage_keeps_everything_for_the_next_start(
+    tmp_path: Path, own_broker: KafkaBroker
+) -> None:
+    with _service(tmp_path, own_broker.bootstrap) as service:
+
+        def disturb(_luck: random.Random) -> None:
+            own_broker.freeze()
+            time.sleep(LOAD_S / 4)  # so that something is under way
+            began = time.monotonic()
+            assert service.stop() == 0
+            assert time.monotonic() - began < 20
+            own_broker.thaw()
+            service.start()
+
+        all_rounds(service, disturb)
+
+
+@long_run
+def test_workers_and_relays_come_and_go(tmp_path: Path, kafka_broker: KafkaBroker) -> None:
+    """A storm of rebalances: a further worker and relay join, and leave by kill -9 or in order."""
+    with _service(tmp_path, kafka_broker.bootstrap) as service:
+
+        def disturb(luck: random.Random) -> None:
+            for _ in range(3):
+                joined = [_join(service, role) for role in ("worker", "relay")]
+                time.sleep(luck.uniform(0.5, 1.5))
+                for process in joined:
+                    process.send_signal(luck.choice([signal.SIGKILL, signal.SIGTERM]))
+                    process.wait(20)
+
+        all_rounds(service, disturb)
+
+
+def _join(service: SeckillService, role: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "seckill", role, "--slot", "9", "--data-dir", str(service.data_dir)],
+        env=service._environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@long_run
+def test_the_leaders_of_a_cluster_of_three_move(tmp_path: Path) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="seckill-kafka-"))
+    cluster = KafkaCluster(folder)
+    try:
+        cluster.start()
+        with _service(tmp_path, cluster.bootstrap) as service:
+
+            def disturb(luck: random.Random) -> None:
+                broker = luck.choice(cluster.brokers)
+                luck.choice([broker.kill, broker.stop])()
+                time.sleep(1)  # without it, as its clients notice
+                broker.start()
+
+            all_rounds(service, disturb)
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_the_audit_knows_what_is_in_the_topic(tmp_path: Path, kafka_broker: KafkaBroker) -> None:
+    """With the order workers frozen an order is on its way, and neither lost nor written."""
+    with _service(tmp_path, kafka_broker.bootstrap, workers=1) as service:
+        service.cli("sale", "create", "7", "--stock", "5")
+        (worker,) = service.pids("worker")
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            bought = subprocess.run(
+                ["curl", "-s", "-X", "POST", f"{service.url}/seckill/7?userId=ann"],
+                capture_output=True, text=True, check=True, timeout=30,
+            ).stdout  # fmt: skip
+            assert '"code":1' in bought
+            wait_until("the outbox is empty", lambda: _outbox(service) == 0, 20)
+            found = service.with_stores(audit).to_dict()
+            assert found["ok"], found
+            assert found["in_flight"] == 1
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        wait_until(
+            "the order is written", lambda: service.with_stores(audit).to_dict()["in_flight"] == 0
+        )
+
+
+def _outbox(service: SeckillService) -> int:
+    async def entries(stores: object) -> int:
+        redis, keys = stores.redis, stores.keys  # type: ignore[attr-defined]
+        total = 0
+        for at in [row.bucket_id for row in await stores.ledger.epochs.current_epochs()]:  # type: ignore[attr-defined]
+            total += await redis.xlen(keys.bucket(at).outbox)
+        return total
+
+    found = service.with_stores(entries)
+    assert isinstance(found, int)
+    return found
