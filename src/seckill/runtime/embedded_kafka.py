@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import structlog
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
@@ -31,6 +32,8 @@ from seckill.runtime.free_ports import NoFreePort, choose_port
 from seckill.runtime.processes import created_at, ended_within, send_signal, works_in
 
 __all__ = ["KAFKA_VERSION", "EmbeddedKafka", "KafkaNode", "choose_nodes", "find_jars"]
+
+_log = structlog.get_logger(__name__)
 
 KAFKA_VERSION: Final = "4.4.0"
 """What Maven is asked for; `embedded_kafka_pom.xml` says the same."""
@@ -76,6 +79,7 @@ def _fetch_jars(folder: Path) -> None:
             " is not installed: install it, or name a folder of jars in SECKILL_KAFKA_JARS, or a"
             " running Kafka in SECKILL_KAFKA_BOOTSTRAP"
         )
+    _log.info("fetching Apache Kafka, once", version=KAFKA_VERSION, to=str(folder))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as work:

@@ -150,13 +150,21 @@ async def _with_signals(settings: Settings, role: str, slot: int, work: Role) ->
 
 @asynccontextmanager
 async def background(*works: Coroutine[Any, Any, object]) -> AsyncIterator[None]:
-    """Keep coroutines running inside the block; when one fails, so does the block."""
-    async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(work) for work in works]
-        try:
-            yield
-        finally:
-            await end_tasks(running)
+    """Keep coroutines running inside the block; when one fails, so does the block.
+
+    One failure is raised as what it is: it may be a sentence for the operator.
+    """
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(work) for work in works]
+            try:
+                yield
+            finally:
+                await end_tasks(running)
+    except BaseExceptionGroup as group:
+        if len(group.exceptions) > 1:
+            raise
+        raise group.exceptions[0] from None
 
 
 async def _worker(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Event) -> None:

@@ -547,3 +547,14 @@ async def test_a_ledger_that_fails_in_the_middle_of_halving_loses_nothing(way: K
     await until(lambda: _is_dry(way), 20)
     await working.end()
     assert len(await way.shelves().letters()) == 1
+
+
+async def test_a_consumer_that_cannot_be_made_is_told_to_whoever_asks(
+    way: KafkaWay, stack: AsyncExitStack
+) -> None:
+    wrong = own_options(way.options.bootstrap, security={"security.protocol": "nonsense"})
+    channel = KafkaChannel(wrong, "wrong", dead=way.dead)
+    stack.push_async_callback(channel.close)
+    for _ in range(2):
+        with pytest.raises(ChannelUnavailable, match=r"security\.protocol"):
+            await channel.receive(1, 10)

@@ -177,20 +177,21 @@ class KafkaChannel:
     # In the thread
 
     def _work(self) -> None:
-        consumer: Any = None
-        while consumer is None:
-            try:
-                consumer = Consumer(self._settings)
-            except KafkaException as error:  # wrong settings: told, and whoever asks is told too
-                _log.error("no Kafka consumer", error=str(error.args[0]))
-                self._refuse(error)
-                return
-        consumer.subscribe(
-            [self._options.topic],
-            on_assign=self._assigned,
-            on_revoke=self._revoked,
-            on_lost=self._revoked,
-        )
+        try:
+            consumer: Any = Consumer(self._settings)
+            consumer.subscribe(
+                [self._options.topic],
+                on_assign=self._assigned,
+                on_revoke=self._revoked,
+                on_lost=self._revoked,
+            )
+            self._serve(consumer)
+            consumer.close()
+        except Exception as error:  # noqa: BLE001  -- whoever asks for something is told
+            _log.error("the Kafka consumer has ended", error=str(error))
+            self._refuse(error)
+
+    def _serve(self, consumer: Any) -> None:
         while True:
             try:
                 call = self._calls.get(timeout=_SILENCE_S)
@@ -198,17 +199,18 @@ class KafkaChannel:
                 self._show_life(consumer)
                 continue
             if call is None:
-                break
+                return
             call.run(consumer)
-        consumer.close()
 
-    def _refuse(self, error: KafkaException) -> None:
+    def _refuse(self, error: Exception) -> None:
+        """Answer every call with why there is no consumer, until the end."""
+
         def fail(_consumer: Any) -> None:
             raise error
 
         while (call := self._calls.get()) is not None:
-            call.run(None)
             call.work = fail
+            call.run(None)
 
     def _assigned(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
         self._on_rebalance()
@@ -226,8 +228,8 @@ class KafkaChannel:
         A worker that does not poll for too long loses its partitions, and with a slow database all
         workers would pass them on for ever. Paused partitions give nothing to a poll.
         """
-        self._pause(consumer)
         try:
+            self._pause(consumer)
             self._take([consumer.poll(0)])
         except (KafkaException, ChannelUnavailable) as error:
             _log.debug("poll while waiting", error=str(error))

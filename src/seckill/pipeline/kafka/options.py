@@ -1,6 +1,7 @@
 """What every Kafka client of ours is told, and the names of topics and groups."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,8 +19,9 @@ MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Largest dead letter: far above what a topic usually takes, so that what came in can go out."""
 
 _CRITICAL: Final = 2
+_TELL_EVERY_S: Final = 60.0
 # What the library says by itself is one line for each try to connect; what matters of it comes to
-# error_cb, and is told once.
+# error_cb, and is told now and then.
 _QUIET: Final = logging.getLogger("librdkafka")
 
 
@@ -70,7 +72,7 @@ def client_settings(options: KafkaOptions, name: str) -> dict[str, Any]:
         "client.id": name,
         "log_level": _CRITICAL,
         "logger": _QUIET,
-        "error_cb": _tell_once(name),
+        "error_cb": _tell_now_and_then(name),
         "socket.keepalive.enable": True,
         "socket.timeout.ms": 10_000,
         "reconnect.backoff.ms": 50,
@@ -114,13 +116,14 @@ def consumer_settings(options: KafkaOptions, name: str, group: str) -> dict[str,
     }
 
 
-def _tell_once(name: str) -> Callable[[KafkaError], None]:
-    """A callback for errors that logs one kind of error once in a row."""
-    last: list[int] = [0]
+def _tell_now_and_then(name: str) -> Callable[[KafkaError], None]:
+    """A callback for errors that logs each kind of them once a minute."""
+    told_at_s: dict[int, float] = {}
 
     def tell(error: KafkaError) -> None:
-        if error.code() != last[0]:
-            last[0] = error.code()
+        now_s = time.monotonic()
+        if error.fatal() or now_s - told_at_s.get(error.code(), -_TELL_EVERY_S) >= _TELL_EVERY_S:
+            told_at_s[error.code()] = now_s
             _log.warning("Kafka", client=name, error=error.str(), fatal=error.fatal())
 
     return tell
