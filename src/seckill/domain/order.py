@@ -6,7 +6,14 @@ from typing import Final
 
 from seckill.domain.ids import GoodsId, ReservationId, SaleId, UserId
 
-__all__ = ["EDGES", "HOLDING_STATES", "TERMINAL_STATES", "Order", "OrderState"]
+__all__ = [
+    "EDGES",
+    "HOLDING_STATES",
+    "PAYABLE_STATES",
+    "TERMINAL_STATES",
+    "Order",
+    "OrderState",
+]
 
 
 class OrderState(StrEnum):
@@ -30,18 +37,22 @@ TERMINAL_STATES: Final = frozenset(
 )
 """States that an order does not leave by itself; ``EXPIRED`` can still meet late money."""
 
+PAYABLE_STATES: Final = frozenset({OrderState.AWAITING_PAYMENT})
+"""States in which money is waited for."""
+
 EDGES: Final[dict[OrderState, frozenset[OrderState]]] = {
     OrderState.QUEUED: frozenset({OrderState.AWAITING_PAYMENT, OrderState.COMPENSATED}),
     OrderState.AWAITING_PAYMENT: frozenset(
         {OrderState.PAID, OrderState.EXPIRED, OrderState.CANCELLED}
     ),
     OrderState.PAID: frozenset({OrderState.REFUND_DUE}),
-    OrderState.EXPIRED: frozenset({OrderState.REFUND_DUE, OrderState.PAID}),
+    OrderState.EXPIRED: frozenset({OrderState.REFUND_DUE}),
     OrderState.CANCELLED: frozenset({OrderState.REFUND_DUE}),
     OrderState.COMPENSATED: frozenset({OrderState.REFUND_DUE}),
     OrderState.REFUND_DUE: frozenset({OrderState.REFUNDED}),
     OrderState.REFUNDED: frozenset(),
 }
+"""The only moves there are; the database refuses every other one (``docs/reference/orders.md``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +62,9 @@ class Order:
     Attributes:
         pay_by_ms: deadline of the payment; None while it is queued.
         reason: why it is in a state that the buyer did not ask for, in one sentence.
+        paid_at_ms: when its payment was taken; it stays when the money goes back.
+        continued_as: of an expired order whose money came late and took a free unit: the order
+            that the money has paid.
     """
 
     reservation_id: ReservationId
@@ -63,3 +77,5 @@ class Order:
     admitted_at_ms: int
     pay_by_ms: int | None = None
     reason: str | None = None
+    paid_at_ms: int | None = None
+    continued_as: ReservationId | None = None

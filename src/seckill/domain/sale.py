@@ -14,6 +14,7 @@ __all__ = [
     "PRICE_FEN_MAX",
     "STOCK_UNITS_MAX",
     "TITLE_CHARS_MAX",
+    "LatePayment",
     "NewSale",
     "Sale",
     "SaleState",
@@ -26,6 +27,15 @@ PAY_WINDOW_S_MAX: Final = 30 * 24 * 3600
 TITLE_CHARS_MAX: Final = 200
 INSTANT_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999."""
+
+
+class LatePayment(StrEnum):
+    """What becomes of money that comes for an order whose units went back on sale."""
+
+    TAKE_FREE_UNIT = "take_free_unit"
+    """It buys again, when the sale runs and has units left; else it goes back."""
+    REFUND = "refund"
+    """It goes back."""
 
 
 class SaleState(StrEnum):
@@ -55,6 +65,7 @@ class NewSale:
         starts_at_ms: first instant at which one can buy (UTC epoch milliseconds).
         ends_at_ms: first instant at which one can buy no more; None is open end.
         pay_window_ms: how long an order may stay unpaid.
+        late_payment: what becomes of money that comes after that.
 
     Raises:
         InvalidValue: naming the field and the rule.
@@ -68,6 +79,7 @@ class NewSale:
     starts_at_ms: int
     ends_at_ms: int | None = None
     pay_window_ms: int = 900_000
+    late_payment: LatePayment = LatePayment.TAKE_FREE_UNIT
 
     def __post_init__(self) -> None:
         check_goods_id(self.goods_id)
@@ -113,6 +125,7 @@ class Sale:
     version: int
     bucket_count: int = 1
     closed: bool = False
+    late_payment: LatePayment = LatePayment.TAKE_FREE_UNIT
 
     def state_at(self, now_ms: int) -> SaleState:
         """Where the sale stands at ``now_ms``. The window is [starts_at, ends_at)."""

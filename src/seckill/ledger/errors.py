@@ -16,6 +16,11 @@ The tree::
             ├── SaleClosed           the sale has been closed; it cannot be changed any more
             ├── ChangeIdReused       a stock change id was used for another change
             ├── WrongState           an order cannot go where it is asked to go
+            │   └── DeadlinePassed       it can be paid no more, and is about to expire
+            ├── TooManyPayments      an order was tried to be paid too often
+            ├── EventIdReused        a provider's event came under the name of another one
+            ├── ExpiryRefused        the database refuses to expire one of some orders
+            │                        (also a pipeline ExpiryFailed)
             ├── EpochMoved           the epoch is not the one that the caller took it for
             ├── SchemaUnknown        the tables were made by another, probably newer, version
             └── LedgerBroken         the database refused a statement that must never fail
@@ -36,11 +41,14 @@ from seckill.domain.events import BucketEvent
 from seckill.domain.ids import GoodsId, SaleId
 from seckill.domain.order import Order, OrderState
 from seckill.domain.reservation import BucketId
-from seckill.pipeline.errors import EventRefused, LedgerAway
+from seckill.pipeline.errors import EventRefused, ExpiryFailed, LedgerAway
 
 __all__ = [
     "ChangeIdReused",
+    "DeadlinePassed",
     "EpochMoved",
+    "EventIdReused",
+    "ExpiryRefused",
     "KeyTaken",
     "LedgerBroken",
     "LedgerError",
@@ -51,6 +59,7 @@ __all__ = [
     "SaleClosed",
     "SaleExists",
     "SchemaUnknown",
+    "TooManyPayments",
     "UnknownSale",
     "UnwritableEvents",
     "WrongState",
@@ -158,6 +167,40 @@ class WrongState(LedgerRefused):
         )
         self.order = order
         self.wanted = wanted
+
+
+class DeadlinePassed(WrongState):
+    """The order's deadline has passed; it is about to expire."""
+
+    def __init__(self, order: Order) -> None:
+        super().__init__(order, OrderState.PAID)
+
+
+class TooManyPayments(LedgerRefused):
+    """An order was tried to be paid too often.
+
+    Attributes:
+        order: the order as it stands.
+    """
+
+    def __init__(self, order: Order, payments_max: int) -> None:
+        super().__init__(
+            f"order {order.reservation_id} was tried to be paid {payments_max} times, which is"
+            " all that is allowed"
+        )
+        self.order = order
+
+
+class EventIdReused(LedgerRefused):
+    """A provider's event came under the name of another one, with another content."""
+
+    def __init__(self, event_id: str) -> None:
+        super().__init__(f"payment event {event_id!r} came before, and said something else")
+        self.event_id = event_id
+
+
+class ExpiryRefused(LedgerRefused, ExpiryFailed):
+    """The database refuses to expire one of some orders: its books do not add up."""
 
 
 class EpochMoved(LedgerRefused):

@@ -4,23 +4,23 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.domain.clock import Clock
 from seckill.domain.errors import InvalidValue
 from seckill.domain.events import BucketEvent
-from seckill.domain.ids import ReservationId, SaleId, UserId
+from seckill.domain.ids import ReservationId, UserId
 from seckill.domain.order import Order, OrderState
 from seckill.domain.reservation import BucketId, Place
 from seckill.ledger import statements
 from seckill.ledger.batch import Batch
 from seckill.ledger.engine import Database
 from seckill.ledger.errors import KeyTaken, WrongState
-from seckill.ledger.reading import order_from_row, select_orders
-from seckill.ledger.records import check_actor, check_reason
-from seckill.ledger.tables import epochs, orders, releases
+from seckill.ledger.moves import lock_with_sale, move_orders, read_order
+from seckill.ledger.records import check_actor, check_reason, record_action
+from seckill.ledger.tables import orders, releases
 from seckill.pipeline.ports import PendingRelease, WriteReport
 
 __all__ = ["RELEASES_MAX", "OrderBook"]
@@ -75,7 +75,7 @@ class OrderBook:
     async def cancel(
         self, reservation_id: ReservationId, user_id: UserId, *, actor: str, reason: str
     ) -> Order | None:
-        """Cancel an order that awaits its payment and give its units back.
+        """Cancel a user's own order that awaits its payment and give its units back.
 
         Pay, cancel and expire race on the order's row: one wins. Cancelling a cancelled order
         again changes nothing.
@@ -94,100 +94,65 @@ class OrderBook:
             InvalidValue: naming ``actor`` or ``reason``.
             LedgerUnavailable: nothing was changed; call again.
         """
+        return await self._cancel(
+            reservation_id, orders.c.user_id == user_id, actor, reason, by_operator=False
+        )
+
+    async def cancel_for(
+        self, reservation_id: ReservationId, *, actor: str, reason: str
+    ) -> Order | None:
+        """Cancel anybody's unpaid order, as an operator; it stands in the action log.
+
+        Returns and raises as `cancel`.
+        """
+        return await self._cancel(reservation_id, true(), actor, reason, by_operator=True)
+
+    async def _cancel(
+        self,
+        reservation_id: ReservationId,
+        whose: ColumnElement[bool],
+        actor: str,
+        reason: str,
+        *,
+        by_operator: bool,
+    ) -> Order | None:
         check_actor(actor)
         check_reason(reason)
         now_ms = self._clock.now_ms()
 
         async def work(connection: AsyncConnection) -> Order | None:
-            query = select_orders().where(
-                orders.c.reservation_id == reservation_id, orders.c.user_id == user_id
-            )
-            found = (await connection.execute(query)).one_or_none()
+            found = await lock_with_sale(connection, reservation_id, whose)
             if found is None:
                 return None
-            sale_id = SaleId(found.sale_id)
-            await connection.execute(statements.LOCK_SALES, {"sale_ids": [sale_id]})
-            cancelled = await connection.execute(
-                statements.CANCEL_ORDER,
-                {
-                    "of_reservation_id": reservation_id,
-                    "of_user_id": user_id,
-                    "now_ms": now_ms,
-                    "because": reason or None,
-                },
+            moved = await move_orders(
+                connection,
+                [found],
+                OrderState.AWAITING_PAYMENT,
+                OrderState.CANCELLED,
+                at_ms=now_ms,
+                actor=actor,
+                reason=reason or None,
             )
-            won = cancelled.one_or_none() is not None
-            order = order_from_row((await connection.execute(query)).one())
-            if won:
-                await self._give_back(connection, order, actor=actor, at_ms=now_ms)
-            elif order.state != OrderState.CANCELLED:
+            order = await read_order(connection, reservation_id)
+            if not moved and order.state != OrderState.CANCELLED:
                 raise WrongState(order, OrderState.CANCELLED)
+            if moved and by_operator:
+                await record_action(
+                    connection,
+                    at_ms=now_ms,
+                    actor=actor,
+                    action="cancel_order",
+                    sale_id=order.sale_id,
+                    detail={
+                        "reason": reason,
+                        "reservation_id": reservation_id,
+                        "before": {"state": OrderState.AWAITING_PAYMENT.value},
+                        "after": {"state": OrderState.CANCELLED.value},
+                    },
+                )
             return order
 
         return await self._database.write(f"cancel order {reservation_id}", work)
-
-    async def _give_back(
-        self, connection: AsyncConnection, order: Order, *, actor: str, at_ms: int
-    ) -> None:
-        """Take a live order's units out of the sums and decide their release."""
-        row = (
-            await connection.execute(
-                select(orders.c.bucket, orders.c.epoch, orders.c.seq).where(
-                    orders.c.reservation_id == order.reservation_id
-                )
-            )
-        ).one()
-        await connection.execute(
-            statements.LOWER_HOLDING,
-            {
-                "of_sale_id": order.sale_id,
-                "of_user_id": order.user_id,
-                "fewer": order.quantity,
-            },
-        )
-        await connection.execute(
-            statements.CHANGE_SALE_TOTALS,
-            {
-                "of_sale_id": order.sale_id,
-                "more_sold": -order.quantity,
-                "more_stock": 0,
-                "more_version": 0,
-            },
-        )
-        # Every live order is counted by Redis in the current epoch: carrying a bucket on keeps
-        # its buyers, and a rebuild puts the live orders of all older epochs among them.
-        epoch = await connection.scalar(
-            select(func.max(epochs.c.epoch)).where(
-                statements.in_bucket(epochs, BucketId(order.sale_id, row.bucket))
-            )
-        )
-        await connection.execute(
-            statements.INSERTS[connection.dialect.name].release,
-            {
-                "reservation_id": order.reservation_id,
-                "sale_id": order.sale_id,
-                "bucket": row.bucket,
-                "r_epoch": row.epoch,
-                "r_seq": row.seq,
-                "epoch": epoch,
-                "user_id": order.user_id,
-                "units": order.quantity,
-                "state": "pending",
-                "decided_at_ms": at_ms,
-                "reason": order.state.value,
-            },
-        )
-        await connection.execute(
-            statements.ADD_ORDER_EVENT,
-            {
-                "reservation_id": order.reservation_id,
-                "from_state": OrderState.AWAITING_PAYMENT.value,
-                "to_state": order.state.value,
-                "at_ms": at_ms,
-                "actor": actor,
-                "reason": order.reason,
-            },
-        )
 
     async def pending_releases(
         self, releases_max: int, *, except_buckets: Collection[BucketId] = ()

@@ -49,6 +49,8 @@ def select_orders() -> Select[Any]:
         orders.c.admitted_at_ms,
         orders.c.pay_by_ms,
         orders.c.reason,
+        orders.c.paid_at_ms,
+        orders.c.continued_as,
         orders.c.created_at_ms,
     ).join(sales, sales.c.sale_id == orders.c.sale_id)
 
@@ -66,6 +68,8 @@ def order_from_row(row: Row[Any]) -> Order:
         admitted_at_ms=row.admitted_at_ms,
         pay_by_ms=row.pay_by_ms,
         reason=row.reason,
+        paid_at_ms=row.paid_at_ms,
+        continued_as=row.continued_as,
     )
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from seckill.domain.clock import Clock
 from seckill.domain.errors import InvalidValue
 from seckill.domain.ids import GoodsId, SaleId, check_id
-from seckill.domain.sale import INSTANT_MS_MAX, STOCK_UNITS_MAX, NewSale, Sale
+from seckill.domain.sale import INSTANT_MS_MAX, STOCK_UNITS_MAX, LatePayment, NewSale, Sale
 from seckill.ledger import statements
 from seckill.ledger.engine import Database
 from seckill.ledger.errors import ChangeIdReused, NoSuchSale, SaleClosed, SaleExists
@@ -45,6 +45,7 @@ def select_sales() -> Select[Any]:
         sales.c.bucket_count,
         sales.c.closed_at_ms,
         sales.c.sold_units,
+        sales.c.late_payment,
     )
 
 
@@ -64,6 +65,7 @@ def sale_from_row(row: Row[Any]) -> Sale:
         version=row.version,
         bucket_count=row.bucket_count,
         closed=row.closed_at_ms is not None,
+        late_payment=LatePayment(row.late_payment),
     )
 
 
@@ -143,6 +145,7 @@ class SaleBook:
                     "starts_at_ms": new.starts_at_ms,
                     "ends_at_ms": new.ends_at_ms,
                     "pay_window_ms": new.pay_window_ms,
+                    "late_payment": new.late_payment.value,
                     "paused": False,
                     "bucket_count": _BUCKET_COUNT,
                     "version": 1,
@@ -182,6 +185,8 @@ class SaleBook:
                     "price_fen": new.price_fen,
                     "starts_at_ms": new.starts_at_ms,
                     "ends_at_ms": new.ends_at_ms,
+                    "pay_window_ms": new.pay_window_ms,
+                    "late_payment": new.late_payment.value,
                     "closed_sale_id": None if before is None else before.sale_id,
                 },
             )

@@ -10,9 +10,11 @@ from seckill.domain.reservation import BucketId
 from seckill.ledger.auditing import AuditReading
 from seckill.ledger.engine import Database
 from seckill.ledger.epochs import EpochBook
+from seckill.ledger.expiry import ExpiryBook
 from seckill.ledger.fences import FenceBook
 from seckill.ledger.mark_folders import MarkFolders
 from seckill.ledger.orders import OrderBook
+from seckill.ledger.payments import PaymentBook
 from seckill.ledger.reading import OrderReading
 from seckill.ledger.sales import SaleBook
 from seckill.pipeline.ports import PendingRelease, PendingStockChange, WriteReport
@@ -26,6 +28,8 @@ class SQLLedger:
     Attributes:
         sales: sales and their stock.
         orders: orders and their releases.
+        payments: payments, and what their provider tells.
+        expiry: unpaid orders whose deadline has passed.
         epochs: openings of buckets, for the fence.
         fences: what is not trusted, the marks of all hosts, what was lost.
         mark_folders: where web processes keep their marks, for the fence.
@@ -37,6 +41,8 @@ class SQLLedger:
         self._database = database
         self.sales = SaleBook(database, clock)
         self.orders = OrderBook(database, reservation_ids, clock)
+        self.payments = PaymentBook(database, clock)
+        self.expiry = ExpiryBook(database, clock)
         self.epochs = EpochBook(database, reservation_ids, clock)
         self.fences = FenceBook(database, clock)
         self.mark_folders = MarkFolders(database, clock)

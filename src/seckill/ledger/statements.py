@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Insert,
     Select,
     Table,
+    Text,
     bindparam,
     func,
     insert,
@@ -37,11 +39,13 @@ from seckill.ledger.tables import (
     bucket_events,
     collisions,
     epochs,
+    expiry_setbacks,
     holdings,
     installation,
     mark_folders,
     order_events,
     orders,
+    payment_events,
     releases,
     sales,
     stock_changes,
@@ -50,7 +54,6 @@ from seckill.ledger.tables import (
 __all__ = [
     "ADD_ORDER_EVENT",
     "BUCKET_EVENTS_AT",
-    "CANCEL_ORDER",
     "CHANGE_SALE_TOTALS",
     "CONFIRM_RELEASE",
     "EPOCHS_SINCE",
@@ -61,6 +64,9 @@ __all__ = [
     "MARK_CHANGE_APPLIED",
     "MARK_COMPENSATED",
     "MARK_RELEASED",
+    "MOVE_ORDERS",
+    "MOVING_ORDERS",
+    "NEWEST_EPOCHS",
     "NEW_HOLDINGS",
     "NEW_ORDERS",
     "NEW_ORDER_EVENTS",
@@ -186,26 +192,48 @@ LOWER_HOLDING: Final = (
 )
 """Take units from what a user holds. Guards: CHECK not_negative."""
 
-CANCEL_ORDER: Final = (
+MOVE_ORDERS: Final = (
     update(orders)
     .where(
-        orders.c.reservation_id == bindparam("of_reservation_id"),
-        orders.c.user_id == bindparam("of_user_id"),
-        orders.c.state == OrderState.AWAITING_PAYMENT.value,
+        orders.c.reservation_id.in_(bindparam("reservation_ids", expanding=True)),
+        orders.c.state == bindparam("from_state"),
     )
     .values(
-        state=OrderState.CANCELLED.value,
+        state=bindparam("to_state"),
         state_changed_at_ms=bindparam("now_ms"),
-        reason=bindparam("because"),
+        reason=bindparam("because", type_=Text),
+        paid_at_ms=func.coalesce(bindparam("paid_ms", type_=BigInteger), orders.c.paid_at_ms),
     )
-    .returning(orders.c.sale_id)
+    .returning(orders.c.reservation_id)
 )
-"""Cancel an order that awaits its payment.
+"""Move orders along one edge.
 
-Returns one row when this call cancelled it, none when somebody else has moved it before.
-Guards: paying, cancelling and expiring race on this one row, and only the one that finds it still
-awaiting payment wins; the winner alone writes the release.
+Returns those that this call moved; the others had been moved by somebody else before.
+Guards: paying, cancelling, expiring and refunding race on the row, and only the one that finds it
+in the state that it comes from wins; the winner alone writes the release. Behind it stand the
+trigger of `ledger.edges` and the key of the table of releases.
 """
+
+MOVING_ORDERS: Final[Select[Any]] = select(
+    orders.c.reservation_id,
+    orders.c.sale_id,
+    orders.c.bucket,
+    orders.c.epoch,
+    orders.c.seq,
+    orders.c.user_id,
+    orders.c.quantity,
+    orders.c.price_fen,
+    orders.c.state,
+    orders.c.pay_by_ms,
+)
+"""What `ledger.moves` must know of an order that is to move."""
+
+NEWEST_EPOCHS: Final = (
+    select(epochs.c.sale_id, epochs.c.bucket, func.max(epochs.c.epoch))
+    .where(epochs.c.sale_id.in_(bindparam("sale_ids", expanding=True)))
+    .group_by(epochs.c.sale_id, epochs.c.bucket)
+)
+"""The current epoch of each bucket of some sales. Read under `LOCK_SALES`: it stays current."""
 
 MARK_RELEASED: Final = (
     update(releases)
@@ -295,6 +323,8 @@ class Inserts:
         stock_change: unless the change id is taken. Returns change_id.
         installation: unless the name has a value: the first process that starts decides.
         mark_folder: unless it is registered.
+        setback: unless the order is set aside already. Returns reservation_id.
+        payment_event: unless the event was taken before. Returns event_id.
     """
 
     bucket_event: Insert
@@ -304,6 +334,8 @@ class Inserts:
     stock_change: Insert
     installation: Insert
     mark_folder: Insert
+    setback: Insert
+    payment_event: Insert
 
 
 def _inserts(fresh: Callable[[Table], Any]) -> Inserts:
@@ -326,6 +358,8 @@ def _inserts(fresh: Callable[[Table], Any]) -> Inserts:
         stock_change=fresh(stock_changes).returning(stock_changes.c.change_id),
         installation=fresh(installation),
         mark_folder=fresh(mark_folders),
+        setback=fresh(expiry_setbacks).returning(expiry_setbacks.c.reservation_id),
+        payment_event=fresh(payment_events).returning(payment_events.c.event_id),
     )
 
 

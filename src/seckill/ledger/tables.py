@@ -27,6 +27,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
+from seckill.ledger.edges import guard_edges
+
 __all__ = [
     "ACTOR_CHARS_MAX",
     "CHANGE_ID_CHARS_MAX",
@@ -35,6 +37,7 @@ __all__ = [
     "bucket_events",
     "collisions",
     "epochs",
+    "expiry_setbacks",
     "fences",
     "holdings",
     "installation",
@@ -44,6 +47,8 @@ __all__ = [
     "metadata",
     "order_events",
     "orders",
+    "payment_events",
+    "payments",
     "releases",
     "sales",
     "stock_changes",
@@ -75,6 +80,7 @@ _COUNTED: Final = BigInteger().with_variant(sqlite.INTEGER(), "sqlite")
 
 _ID: Final = 64
 _RESERVATION_ID: Final = 32
+_EVENT_ID: Final = 128
 
 installation = Table(
     "installation",
@@ -103,6 +109,7 @@ sales = Table(
     Column("version", BigInteger, nullable=False),
     Column("created_at_ms", BigInteger, nullable=False),
     Column("closed_at_ms", BigInteger),
+    Column("late_payment", _key_text(16), nullable=False, server_default="take_free_unit"),
     PrimaryKeyConstraint("sale_id"),
     CheckConstraint("sold_units >= 0 AND sold_units <= stock_units", name="sold_within_stock"),
     CheckConstraint("price_fen >= 0", name="price"),
@@ -110,6 +117,7 @@ sales = Table(
     CheckConstraint("bucket_count > 0", name="bucket_count"),
     CheckConstraint("ends_at_ms IS NULL OR ends_at_ms > starts_at_ms", name="window"),
     CheckConstraint("pay_window_ms > 0", name="pay_window"),
+    CheckConstraint("late_payment IN ('take_free_unit', 'refund')", name="late_payment"),
     # A sale id names reservations for ever: SQLite must never give the highest one out again.
     sqlite_autoincrement=True,
 )
@@ -260,6 +268,8 @@ orders = Table(
     Column("pay_by_ms", BigInteger, nullable=False),
     Column("state_changed_at_ms", BigInteger, nullable=False),
     Column("reason", Text),
+    Column("paid_at_ms", BigInteger),
+    Column("continued_as", _key_text(_RESERVATION_ID)),
     PrimaryKeyConstraint("reservation_id"),
     UniqueConstraint("sale_id", "bucket", "epoch", "seq", name="uq_orders_place"),
     CheckConstraint("quantity > 0", name="quantity"),
@@ -270,11 +280,121 @@ orders = Table(
         " 'refund_due', 'refunded')",
         name="state",
     ),
+    # What was paid for is never in a state in which its units are back on sale.
+    CheckConstraint(
+        "state <> 'paid' OR paid_at_ms IS NOT NULL",
+        name="paid_at",
+    ),
+    CheckConstraint(
+        "paid_at_ms IS NULL OR state IN ('paid', 'refund_due', 'refunded')",
+        name="paid_state",
+    ),
     Index("ix_orders_user", "user_id", "created_at_ms"),
-    Index("ix_orders_due", "state", "pay_by_ms"),
     Index("ix_orders_sale_state", "sale_id", "state"),
 )
-"""What became of each admission. QUEUED is never here: it means not yet written."""
+"""What became of each admission. QUEUED is never here: it means not yet written.
+
+paid_at_ms stays when the money goes back. continued_as: the order that late money of this one has
+paid. States move along `domain.order.EDGES` only: see `ledger.edges`.
+"""
+
+Index(
+    "ix_orders_due",
+    orders.c.pay_by_ms,
+    orders.c.reservation_id,
+    sqlite_where=orders.c.state == "awaiting_payment",
+    postgresql_where=orders.c.state == "awaiting_payment",
+)
+guard_edges(orders)
+
+expiry_setbacks = Table(
+    "expiry_setbacks",
+    metadata,
+    Column("reservation_id", _key_text(_RESERVATION_ID), nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("first_at_ms", BigInteger, nullable=False),
+    Column("next_try_at_ms", BigInteger, nullable=False),
+    Column("error", Text, nullable=False),
+    PrimaryKeyConstraint("reservation_id"),
+    CheckConstraint("tries > 0", name="tries"),
+)
+"""Orders whose expiry the books refuse: set aside, and tried again after a growing pause."""
+
+payments = Table(
+    "payments",
+    metadata,
+    Column("payment_id", _key_text(_RESERVATION_ID), nullable=False),
+    Column("reservation_id", _key_text(_RESERVATION_ID), nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("amount_fen", BigInteger, nullable=False),
+    Column("currency", _key_text(3), nullable=False),
+    Column("state", _key_text(16), nullable=False),
+    Column("page_url", Text),
+    Column("started_at_ms", BigInteger, nullable=False),
+    Column("deadline_ms", BigInteger, nullable=False),
+    Column("received_fen", BigInteger),
+    Column("received_currency", _key_text(3)),
+    Column("received_at_ms", BigInteger),
+    Column("pays", _key_text(_RESERVATION_ID)),
+    Column("reason", Text),
+    Column("refunds", Integer, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("next_try_at_ms", BigInteger),
+    Column("ended_at_ms", BigInteger),
+    PrimaryKeyConstraint("payment_id"),
+    UniqueConstraint("reservation_id", "attempt", name="uq_payments_attempt"),
+    CheckConstraint("attempt > 0", name="attempt"),
+    CheckConstraint("amount_fen >= 0", name="amount"),
+    CheckConstraint(
+        "state IN ('started', 'failed', 'paid', 'late', 'refund_due', 'refunded')", name="state"
+    ),
+    CheckConstraint("(received_at_ms IS NULL) = (state IN ('started', 'failed'))", name="received"),
+    CheckConstraint("state <> 'paid' OR pays IS NOT NULL", name="paid_pays"),
+    CheckConstraint(
+        "pays IS NULL OR state IN ('paid', 'refund_due', 'refunded')", name="pays_state"
+    ),
+    CheckConstraint(
+        "(state IN ('late', 'refund_due')) = (next_try_at_ms IS NOT NULL)", name="next_try"
+    ),
+)
+"""Attempts to pay an order, and what became of their money. pays: the order that it has paid, which
+is another one than reservation_id when the money came late. next_try_at_ms: when the reaper looks
+at it again.
+"""
+
+Index(
+    "uq_payments_pays",
+    payments.c.pays,
+    unique=True,
+    sqlite_where=payments.c.state == "paid",
+    postgresql_where=payments.c.state == "paid",
+)
+Index(
+    "ix_payments_due",
+    payments.c.next_try_at_ms,
+    payments.c.payment_id,
+    sqlite_where=payments.c.next_try_at_ms.is_not(None),
+    postgresql_where=payments.c.next_try_at_ms.is_not(None),
+)
+
+payment_events = Table(
+    "payment_events",
+    metadata,
+    Column("event_id", _key_text(_EVENT_ID), nullable=False),
+    Column("payment_id", _key_text(_ID), nullable=False),
+    Column("kind", _key_text(32), nullable=False),
+    Column("amount_fen", BigInteger),
+    Column("currency", _key_text(3)),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("received_at_ms", BigInteger, nullable=False),
+    Column("content_hash", _key_text(64), nullable=False),
+    Column("outcome", _key_text(16), nullable=False),
+    Column("reason", Text),
+    PrimaryKeyConstraint("event_id"),
+    CheckConstraint("outcome IN ('applied', 'ignored')", name="outcome"),
+    Index("ix_payment_events_payment_id", "payment_id"),
+)
+"""What the provider told us, each event once, with what became of it."""
 
 holdings = Table(
     "holdings",

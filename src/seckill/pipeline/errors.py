@@ -6,6 +6,7 @@
     └── PipelineError
         ├── LedgerAway           the ledger cannot write now; retryable, nothing was written
         ├── EventRefused         the ledger can never write this event; goes to the dead letters
+        ├── ExpiryFailed         the ledger refuses to expire one of some orders; it is set aside
         ├── ChannelUnavailable   the carrier cannot be reached now; retryable, nothing is lost
         ├── LetterGone           a dead letter that is not there any more, or cannot go back
         ├── TopicUnfit           a topic that is there would lose messages; an operator must act
@@ -17,6 +18,7 @@ from seckill.domain.errors import SeckillError
 __all__ = [
     "ChannelUnavailable",
     "EventRefused",
+    "ExpiryFailed",
     "LedgerAway",
     "LetterGone",
     "PipelineError",
@@ -35,6 +37,10 @@ class LedgerAway(PipelineError):  # noqa: N818  -- the field's word for it
 
 class EventRefused(PipelineError):  # noqa: N818  -- the field's word for it
     """The ledger can never write an event: of an unknown sale, say. The text names the event."""
+
+
+class ExpiryFailed(PipelineError):  # noqa: N818  -- says what happened
+    """The ledger refuses to expire one of some orders. Nothing was changed for any of them."""
 
 
 class ChannelUnavailable(PipelineError):  # noqa: N818  -- the field's word for it

@@ -1,17 +1,24 @@
-"""What the order worker needs from the two sides it joins."""
+"""What the order worker and the reaper need from the sides that they join."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from seckill.domain.events import BucketEvent
-from seckill.domain.ids import ReservationId, SaleId, UserId
+from seckill.domain.ids import AttemptId, ReservationId, SaleId, UserId
+from seckill.domain.payment import Money, PaymentId, PaymentState
 from seckill.domain.reservation import BucketId, Place
 
 __all__ = [
     "Delivery",
+    "DuePayment",
+    "ExpiryLag",
+    "ExpiryLedger",
+    "LateVerdict",
     "OrderChannel",
     "OrderLedger",
+    "PaymentLedger",
     "PendingRelease",
     "PendingStockChange",
     "UnderWay",
@@ -176,4 +183,103 @@ class OrderLedger(Protocol):
 
     async def confirm_stock_change(self, change_id: str, *, applied: bool) -> None:
         """Record that Redis applied a stock change, or refused it (fewer are left than taken)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryLag:
+    """How far the expiry of unpaid orders is behind.
+
+    Attributes:
+        oldest_ms: how long the oldest due order has been due; 0 when none is.
+        set_aside: orders that the ledger refuses to expire and that are tried again later.
+    """
+
+    oldest_ms: int
+    set_aside: int
+
+
+class ExpiryLedger(Protocol):
+    """The side of the ledger that the reaper ends unpaid orders in.
+
+    Every method raises LedgerAway when it cannot be asked now; nothing was changed then.
+    """
+
+    async def due(self, orders_max: int) -> Sequence[ReservationId]:
+        """Unpaid orders past their deadline, the longest due first, without those set aside."""
+        ...
+
+    async def expire(self, reservation_ids: Sequence[ReservationId]) -> int:
+        """Expire those that are still unpaid and due; how many that were.
+
+        Raises:
+            ExpiryFailed: it is refused for one of them; nothing was changed.
+        """
+        ...
+
+    async def set_aside(self, reservation_id: ReservationId, error: str) -> None:
+        """Leave an order alone for a while, longer each time."""
+        ...
+
+    async def lag(self) -> ExpiryLag:
+        """How far it is behind."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DuePayment:
+    """A payment with something to be done.
+
+    Attributes:
+        state: ``LATE`` (look for a free unit) or ``REFUND_DUE`` (give the money back).
+        money: what has come.
+        refund_id: names the refund at the provider; the same until the provider says it failed.
+        tries: how often it was claimed before, this time included.
+        bucket_id: of the order that it was meant for, as are the next two.
+        attempt_id: what it buys with, however often that is tried.
+    """
+
+    payment_id: PaymentId
+    state: PaymentState
+    money: Money
+    received_at_ms: int
+    refund_id: str
+    tries: int
+    bucket_id: BucketId
+    user_id: UserId
+    quantity: int
+    attempt_id: AttemptId
+
+
+class LateVerdict(StrEnum):
+    """Where money that came late stands in the ledger."""
+
+    SETTLED = "settled"
+    WANTING = "wanting"
+    """It has bought nothing yet that is written."""
+    MISSED = "missed"
+    """What it had bought was refused, or expired."""
+
+
+class PaymentLedger(Protocol):
+    """The side of the ledger that the reaper finishes payments in. Raises as `ExpiryLedger`."""
+
+    async def claim(self, payments_max: int) -> Sequence[DuePayment]:
+        """Payments with something to be done; the other reapers leave them alone for a while."""
+        ...
+
+    async def settle_late(self, payment_id: PaymentId) -> LateVerdict:
+        """Let late money pay what it has bought, if that is written by now."""
+        ...
+
+    async def give_up_late(self, payment_id: PaymentId, reason: str) -> bool:
+        """Let late money go back; False when it has bought something after all."""
+        ...
+
+    async def refunded(self, payment_id: PaymentId) -> None:
+        """Record that the money is back."""
+        ...
+
+    async def postpone(self, payment_id: PaymentId, pause_ms: int, why: str) -> None:
+        """Look at it again later."""
         ...
