@@ -1,21 +1,36 @@
-"""Commands that look at orders."""
+"""Commands that look at orders, and end them."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from seckill.cli.shared import DataDirOption, JSONOption, print_json, with_stores
-from seckill.domain.ids import check_user_id
+from seckill.cli.shared import DataDirOption, JSONOption, actor, print_json, with_stores
+from seckill.domain.ids import ReservationId, check_user_id
 from seckill.domain.instants import rfc3339_ms
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from seckill.domain.order import Order
+    from seckill.ledger.expiry import Setback
     from seckill.runtime.bootstrap import Stores
 
 __all__ = ["orders_app"]
 
-orders_app = typer.Typer(help="Look at orders.", no_args_is_help=True)
+orders_app = typer.Typer(help="Look at orders, cancel and refund them.", no_args_is_help=True)
+
+OrderArgument = Annotated[
+    str, typer.Argument(metavar="RESERVATION_ID", help="The order, as its buyer knows it.")
+]
+ReasonOption = Annotated[
+    str,
+    typer.Option(
+        "--reason",
+        help="Why; shown to the buyer and kept in the action log. At most 500 characters.",
+    ),
+]
 
 
 @orders_app.command("list")
@@ -41,4 +56,144 @@ def orders_list(
         typer.echo(
             f"{order.reservation_id}  {order.state.value:<18} {order.quantity:>4} x"
             f" {order.goods_id:<20} {rfc3339_ms(order.admitted_at_ms)}"
+        )
+
+
+@orders_app.command("show")
+def orders_show(
+    reservation_id: OrderArgument,
+    data_dir: DataDirOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """One order with its moves (who, when, why) and its payments."""
+
+    async def work(stores: "Stores") -> dict[str, Any]:
+        order = await _found(stores, reservation_id)
+        return {
+            "order": _order_row(order),
+            "moves": [
+                asdict(move) for move in await stores.ledger.reading.moves_of(order.reservation_id)
+            ],
+            "payments": [
+                asdict(payment)
+                for payment in await stores.ledger.payments.of_order(order.reservation_id)
+            ],
+        }
+
+    shown = with_stores(data_dir, work)
+    if as_json:
+        print_json(shown)
+        return
+    for name, value in shown["order"].items():
+        typer.echo(f"{name:<16} {'-' if value is None else value}")
+    for move in shown["moves"]:
+        why = f": {move['reason']}" if move["reason"] else ""
+        typer.echo(
+            f"  {rfc3339_ms(move['at_ms'])}  {move['from_state']} -> {move['to_state']}"
+            f"  by {move['actor']}{why}"
+        )
+    for payment in shown["payments"]:
+        why = f": {payment['reason']}" if payment["reason"] else ""
+        typer.echo(f"  payment {payment['payment_id']}  {payment['state']}{why}")
+
+
+@orders_app.command("cancel")
+def orders_cancel(
+    reservation_id: OrderArgument,
+    reason: ReasonOption = "",
+    data_dir: DataDirOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Cancel anybody's unpaid order; its units go back on sale. Doing it again changes nothing."""
+    _change(
+        reservation_id,
+        lambda stores, name: stores.ledger.orders.cancel_for(
+            name, actor=actor(), reason=reason or "cancelled by the shop"
+        ),
+        data_dir,
+        as_json=as_json,
+    )
+
+
+@orders_app.command("refund")
+def orders_refund(
+    reservation_id: OrderArgument,
+    reason: ReasonOption = "",
+    data_dir: DataDirOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Give the money of a paid order back, and its units to the sale."""
+    _change(
+        reservation_id,
+        lambda stores, name: stores.ledger.payments.refund(name, actor=actor(), reason=reason),
+        data_dir,
+        as_json=as_json,
+    )
+
+
+def _change(
+    reservation_id: str,
+    change: "Callable[[Stores, ReservationId], Awaitable[Order | None]]",
+    data_dir: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    async def work(stores: "Stores") -> dict[str, object]:
+        order = await _found(stores, reservation_id)
+        changed = await change(stores, order.reservation_id)
+        return _order_row(changed or order)
+
+    row = with_stores(data_dir, work)
+    if as_json:
+        print_json(row)
+        return
+    for name, value in row.items():
+        typer.echo(f"{name:<16} {'-' if value is None else value}")
+
+
+async def _found(stores: "Stores", reservation_id: str) -> "Order":
+    """The order in the ledger. Raises NoSuchOrder when there is none."""
+    from seckill.ledger.errors import NoSuchOrder  # noqa: PLC0415
+
+    name = ReservationId(reservation_id)
+    found = await stores.ledger.reading.orders_by_ids([name])
+    if name not in found:
+        raise NoSuchOrder(name)
+    return found[name]
+
+
+def _order_row(order: "Order") -> dict[str, object]:
+    return {
+        "reservation_id": order.reservation_id,
+        "goods_id": order.goods_id,
+        "user_id": order.user_id,
+        "quantity": order.quantity,
+        "state": order.state.value,
+        "total_fen": order.price_fen * order.quantity,
+        "admitted_at": rfc3339_ms(order.admitted_at_ms),
+        "pay_by": None if order.pay_by_ms is None else rfc3339_ms(order.pay_by_ms),
+        "paid_at": None if order.paid_at_ms is None else rfc3339_ms(order.paid_at_ms),
+        "continued_as": order.continued_as,
+        "reason": order.reason,
+    }
+
+
+@orders_app.command("stuck")
+def orders_stuck(data_dir: DataDirOption = None, as_json: JSONOption = False) -> None:
+    """Orders that the ledger refuses to expire, with the error and when they are tried again."""
+
+    async def work(stores: "Stores") -> "list[Setback]":
+        return await stores.ledger.expiry.setbacks()
+
+    setbacks = with_stores(data_dir, work)
+    if as_json:
+        print_json([asdict(setback) for setback in setbacks])
+        return
+    if not setbacks:
+        typer.echo("no order is stuck")
+    for setback in setbacks:
+        typer.echo(
+            f"{setback.reservation_id}  tried {setback.tries} times since"
+            f" {rfc3339_ms(setback.first_at_ms)}, next at {rfc3339_ms(setback.next_try_at_ms)}:"
+            f" {setback.error}"
         )

@@ -42,7 +42,7 @@ def serve(
         bool, typer.Option("--demo", help="Open a sample sale: goods 1, 100 units.")
     ] = False,
 ) -> None:
-    """Run the service in the foreground: Redis (unless one is named), order worker, web processes.
+    """Run the service in the foreground: Redis (unless one is named), order worker and reaper, web.
 
     Ctrl-C ends it cleanly; the next start goes on with the same data. Every other setting, its
     bounds and its default: `seckill settings` and docs/reference/settings.md.
@@ -148,6 +148,34 @@ def _settings_of_part(role: str, slot: int, data_dir: Path | None) -> "Settings"
     return settings
 
 
+@run_app.command()
+def reaper(
+    slot: Annotated[
+        int, typer.Option(help="Number of this reaper, 0 to 255; each reaper its own.")
+    ] = 1,
+    data_dir: DataDirOption = None,
+) -> None:
+    """Run one more reaper: ends unpaid orders, finishes late payments and refunds.
+
+    A service that was started by `seckill serve` has one already, in its order worker.
+    """
+    from seckill.runtime.roles import run_reaper  # noqa: PLC0415
+    from seckill.runtime.settings import mask_url  # noqa: PLC0415
+
+    _check_slot(slot)
+    settings = of_running_service(data_dir).settings
+
+    def tell() -> None:
+        typer.echo(
+            f"reaper {slot}, process {os.getpid()}: looks for unpaid orders in"
+            f" {mask_url(settings.database_url)} each {settings.reaper_every_ms} ms;"
+            " Ctrl-C ends it",
+            err=True,
+        )
+
+    run_reaper(settings, slot, on_begin=tell)
+
+
 @run_app.command(hidden=True)
 def internal(
     role: str,
@@ -176,12 +204,16 @@ def internal(
             from seckill.runtime.relay_role import run_relay  # noqa: PLC0415
 
             run_relay(settings, slot)
+        case "reaper":
+            from seckill.runtime.roles import run_reaper  # noqa: PLC0415
+
+            run_reaper(settings, slot)
         case "prepare":
             from seckill.runtime.roles import run_prepare  # noqa: PLC0415
 
             run_prepare(settings, demo=demo)
         case _:
-            raise InvalidValue("role", "must be prepare, web, worker, relay or sentinel")
+            raise InvalidValue("role", "must be prepare, web, worker, relay, reaper or sentinel")
 
 
 def _check_slot(slot: int) -> None:
@@ -206,11 +238,14 @@ def status(data_dir: DataDirOption = None, as_json: JSONOption = False) -> None:
         print_json(found.as_json())
         return
     typer.echo(f"Seckill {found.version} on http://{found.bind}, since {found.started_at}")
+    works_of = {process.pid: process for process in found.processes if process.role != "reaper"}
     for process in found.processes:
+        host = works_of.get(process.pid) if process.role == "reaper" and process.pid else None
+        inside = f"  in {host.role} {host.slot}" if host else ""
         health = "healthy" if process.healthy else "not ready"
         typer.echo(
             f"  {process.role:<10} {process.slot:>3}  pid {process.pid or '-':>8}  {health:<9}"
-            f"  since {process.since}  restarts {process.restarts}"
+            f"  since {process.since}  restarts {process.restarts}{inside}"
         )
 
 

@@ -40,6 +40,7 @@ def _sale_row(sale: "Sale", remaining: int | None, sold: int | None) -> dict[str
         "remaining": remaining,
         "sold": sold,
         "pay_window_s": sale.pay_window_ms // 1000,
+        "late_payment": sale.late_payment.value,
         "sale_id": sale.sale_id,
         "version": sale.version,
     }
@@ -99,15 +100,22 @@ def sale_create(
     pay_window_s: Annotated[
         int,
         typer.Option(
-            help="Seconds that an order may stay unpaid, 1 to 2,592,000. Recorded and shown to the"
-            " buyer; in this version no order expires by itself."
+            help="Seconds that an order may stay unpaid, 1 to 2,592,000; then it expires, and its"
+            " units go back on sale."
         ),
     ] = 900,
+    late_payment: Annotated[
+        str,
+        typer.Option(
+            help="What becomes of money that comes after that: take_free_unit (buys again while"
+            " the sale runs and has units left, else goes back) or refund."
+        ),
+    ] = "take_free_unit",
     data_dir: DataDirOption = None,
     as_json: JSONOption = False,
 ) -> None:
     """Put goods on sale."""
-    from seckill.domain.sale import NewSale  # noqa: PLC0415
+    from seckill.domain.sale import NewSale, check_late_payment  # noqa: PLC0415
     from seckill.runtime.opening import put_on_sale  # noqa: PLC0415
 
     new = NewSale(
@@ -119,6 +127,7 @@ def sale_create(
         starts_at_ms=_instant_ms("starts_at", starts_at),
         ends_at_ms=None if ends_at is None else _instant_ms("ends_at", ends_at),
         pay_window_ms=pay_window_s * 1000,
+        late_payment=check_late_payment(late_payment),
     )
 
     async def work(stores: "Stores") -> dict[str, object]:

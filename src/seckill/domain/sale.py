@@ -18,6 +18,7 @@ __all__ = [
     "NewSale",
     "Sale",
     "SaleState",
+    "check_late_payment",
 ]
 
 STOCK_UNITS_MAX: Final = 100_000_000
@@ -36,6 +37,19 @@ class LatePayment(StrEnum):
     """It buys again, when the sale runs and has units left; else it goes back."""
     REFUND = "refund"
     """It goes back."""
+
+
+def check_late_payment(text: str) -> LatePayment:
+    """Read the rule for late money.
+
+    Raises:
+        InvalidValue: naming ``late_payment``.
+    """
+    try:
+        return LatePayment(text)
+    except ValueError:
+        allowed = " or ".join(rule.value for rule in LatePayment)
+        raise InvalidValue("late_payment", f"must be {allowed}") from None
 
 
 class SaleState(StrEnum):

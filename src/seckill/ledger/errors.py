@@ -12,6 +12,7 @@ The tree::
             │   └── UnknownSale      they name a sale that these books never had
             ├── NoSuchGoods          there never was a sale of these goods
             ├── NoSuchSale           a sale asked for by id does not exist
+            ├── NoSuchOrder          an order asked for by its reservation id is not in the ledger
             ├── SaleExists           a sale of these goods is open already
             ├── SaleClosed           the sale has been closed; it cannot be changed any more
             ├── ChangeIdReused       a stock change id was used for another change
@@ -38,7 +39,7 @@ from sqlalchemy import exc
 
 from seckill.domain.errors import SeckillError
 from seckill.domain.events import BucketEvent
-from seckill.domain.ids import GoodsId, SaleId
+from seckill.domain.ids import GoodsId, ReservationId, SaleId
 from seckill.domain.order import Order, OrderState
 from seckill.domain.reservation import BucketId
 from seckill.pipeline.errors import EventRefused, ExpiryFailed, LedgerAway
@@ -55,6 +56,7 @@ __all__ = [
     "LedgerRefused",
     "LedgerUnavailable",
     "NoSuchGoods",
+    "NoSuchOrder",
     "NoSuchSale",
     "SaleClosed",
     "SaleExists",
@@ -119,6 +121,14 @@ class NoSuchSale(LedgerRefused):
     def __init__(self, sale_id: SaleId) -> None:
         super().__init__(f"there is no sale {sale_id}")
         self.sale_id = sale_id
+
+
+class NoSuchOrder(LedgerRefused):
+    """There is no order with this reservation id in the ledger."""
+
+    def __init__(self, reservation_id: ReservationId) -> None:
+        super().__init__(f"there is no order {reservation_id} in the ledger")
+        self.reservation_id = reservation_id
 
 
 class SaleExists(LedgerRefused):

@@ -10,11 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from seckill.domain.clock import Clock
 from seckill.domain.ids import ReservationId
 from seckill.domain.order import OrderState
+from seckill.domain.payment import PaymentId
 from seckill.ledger import statements
 from seckill.ledger.engine import Database
 from seckill.ledger.errors import ExpiryRefused, LedgerBroken
 from seckill.ledger.moves import MovingOrder, move_orders
-from seckill.ledger.tables import expiry_setbacks, orders
+from seckill.ledger.payments import late_attempt
+from seckill.ledger.tables import expiry_setbacks, orders, payments
 from seckill.pipeline.ports import ExpiryLag
 
 __all__ = ["EXPIRED_REASON", "REAPER", "ExpiryBook", "Setback"]
@@ -31,6 +33,19 @@ _SETBACKS_SHOWN_MAX: Final = 100
 # A reaper that is frozen in the middle of its transaction must not keep the rows of a sale for
 # longer than this: PostgreSQL ends its session, and another one goes on.
 _LEASE_MS: Final = 5_000
+
+# What late money has bought is as good as paid: the reaper is about to write that down, and one
+# that was away for longer than the pay window must not expire it instead. In front of the payment
+# id stands what `ledger.payments.late_attempt` puts there.
+_HAS_LATE_MONEY: Final = (
+    select(payments.c.payment_id)
+    .where(
+        payments.c.payment_id
+        == func.substr(orders.c.attempt_id, len(late_attempt(PaymentId(""))) + 1),
+        payments.c.state == "late",
+    )
+    .exists()
+)
 
 # One that was paid or cancelled after all is a setback no more.
 _STILL_UNPAID: Final = expiry_setbacks.join(
@@ -74,6 +89,7 @@ class ExpiryBook:
             .where(
                 orders.c.state == "awaiting_payment",
                 orders.c.pay_by_ms <= now_ms,
+                ~_HAS_LATE_MONEY,
                 or_(
                     expiry_setbacks.c.next_try_at_ms.is_(None),
                     expiry_setbacks.c.next_try_at_ms <= now_ms,
@@ -103,6 +119,7 @@ class ExpiryBook:
             orders.c.reservation_id.in_(reservation_ids),
             orders.c.state == "awaiting_payment",
             orders.c.pay_by_ms <= now_ms,
+            ~_HAS_LATE_MONEY,
         )
 
         async def work(connection: AsyncConnection) -> int:
@@ -168,7 +185,7 @@ class ExpiryBook:
                 .values(tries=expiry_setbacks.c.tries + 1, error=error)
                 .returning(expiry_setbacks.c.tries)
             )
-            pause_ms = min(_SETBACK_MS_MIN * 2 ** min(int(tries or 1), 20), _SETBACK_MS_MAX)
+            pause_ms = min(_SETBACK_MS_MIN * 2 ** min(int(tries or 2) - 1, 20), _SETBACK_MS_MAX)
             await connection.execute(
                 update(expiry_setbacks)
                 .where(expiry_setbacks.c.reservation_id == reservation_id)

@@ -12,10 +12,11 @@ from seckill.domain.ids import ReservationId, UserId
 from seckill.domain.order import Order, OrderState
 from seckill.ledger import statements
 from seckill.ledger.engine import Database
-from seckill.ledger.tables import collisions, losses, orders, sales
+from seckill.ledger.tables import collisions, losses, order_events, orders, sales
 
 __all__ = [
     "ORDERS_PER_PAGE_MAX",
+    "Move",
     "OrderMark",
     "OrderPage",
     "OrderReading",
@@ -82,6 +83,17 @@ class OrderMark:
 
     created_at_ms: int
     reservation_id: ReservationId
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One move of an order: from where to where, when, by whom and why."""
+
+    from_state: str
+    to_state: str
+    at_ms: int
+    actor: str
+    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +194,25 @@ class OrderReading:
             return None if row is None else _order_from_collision(row)
 
         return await self._database.read(f"read order {reservation_id}", work)
+
+    async def moves_of(self, reservation_id: ReservationId) -> list[Move]:
+        """How an order came into the state that it is in, oldest first."""
+        query = (
+            select(
+                order_events.c.from_state,
+                order_events.c.to_state,
+                order_events.c.at_ms,
+                order_events.c.actor,
+                order_events.c.reason,
+            )
+            .where(order_events.c.reservation_id == reservation_id)
+            .order_by(order_events.c.event_id)
+        )
+
+        async def work(connection: AsyncConnection) -> list[Move]:
+            return [Move(*row) for row in await connection.execute(query)]
+
+        return await self._database.read(f"read the moves of order {reservation_id}", work)
 
     async def mark_of(self, reservation_id: ReservationId, user_id: UserId) -> OrderMark | None:
         """Where an order of the user stands among theirs; None when they have no such order."""

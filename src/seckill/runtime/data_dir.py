@@ -5,6 +5,7 @@
     .seckill/                     0700, as everything below it that holds data
     ├── seckill.toml              settings of this installation, if you write one
     ├── ledger.db                 the order ledger (SQLite)
+    ├── sandbox.db                the books of the sandbox that stands in for a payment provider
     ├── redis/                    append-only file, configuration and log of the embedded Redis
     ├── kafka/                    data, configuration and log of the embedded Kafka, if there is one
     ├── postgres/                 cluster, password and port of the embedded PostgreSQL, likewise
@@ -51,6 +52,7 @@ _OWN_NAMES: Final = frozenset(
         "run",
         "sentinel",
     }
+    | {"sandbox.db", "sandbox.db-wal", "sandbox.db-shm"}
 )
 
 
@@ -98,6 +100,11 @@ class DataDir:
     def ledger(self) -> Path:
         """The SQLite ledger."""
         return self.root / "ledger.db"
+
+    @property
+    def sandbox(self) -> Path:
+        """The books of the sandbox payment provider."""
+        return self.root / "sandbox.db"
 
     @property
     def redis(self) -> Path:
@@ -193,7 +200,7 @@ class DataDir:
         found = {path.name for path in self.root.iterdir()}
         wanted = {self.root: _PRIVATE_DIR} if found and found <= _OWN_NAMES else {}
         wanted |= dict.fromkeys(
-            (self.root / name for name in found & _OWN_NAMES if name.startswith("ledger.db")),
+            (self.root / name for name in found & _OWN_NAMES if ".db" in name),
             _PRIVATE_FILE,
         )
         for path, mode in wanted.items():

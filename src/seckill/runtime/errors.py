@@ -19,6 +19,7 @@
         ├── KafkaUnusable       one is there, but it must not or cannot be used on this data
         ├── PostgresMissing     no PostgreSQL server is to be found on this machine
         ├── PostgresUnusable    one is there, but it must not or cannot be used on this data
+        ├── ProviderUnusable    the payment provider of the settings cannot be used
         └── PartFailed          a part of the run cannot start, or cannot stay
 """
 
@@ -36,6 +37,7 @@ __all__ = [
     "PostgresMissing",
     "PostgresUnusable",
     "PrepareFailed",
+    "ProviderUnusable",
     "RedisMissing",
     "RedisUnusable",
     "RulesUnusable",
@@ -143,6 +145,13 @@ class PostgresMissing(RunError):  # noqa: N818  -- reads as what it is
 
 class PostgresUnusable(RunError):  # noqa: N818  -- reads as what it is
     """A PostgreSQL server is there, but it must not or cannot be used on this data."""
+
+
+class ProviderUnusable(RunError):  # noqa: N818  -- reads as what it is
+    """The payment provider of the settings cannot be used."""
+
+    def __init__(self, named: str, why: str) -> None:
+        super().__init__(f"the payment provider {named!r} cannot be used: {why}")
 
 
 class PartFailed(RunError):  # noqa: N818  -- reads as what it is

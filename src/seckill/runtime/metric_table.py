@@ -34,6 +34,8 @@ ROUTES: Final = (
     "GET /orders/{reservation_id}",
     "GET /orders/{reservation_id}/events",
     "POST /orders/{reservation_id}/cancel",
+    "POST /orders/{reservation_id}/pay",
+    "POST /payments/webhook",
     "operations",
     "other",
 )
@@ -41,7 +43,7 @@ FLOW_RESOURCES: Final = ("seckill-jk", "seckill-redis", "other")
 RULE_KINDS: Final = ("flow", "param-flow", "degrade", "system", "authority")
 FLOW_BLOCKED_BY: Final = (*RULE_KINDS, "per-user", "per-address", "other")
 _STATUSES: Final = ("2xx", "4xx", "5xx")
-_ROLES: Final = ("redis", "kafka", "worker", "relay", "web", "sentinel")
+_ROLES: Final = ("redis", "kafka", "worker", "relay", "reaper", "web", "sentinel")
 _SECONDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
@@ -128,6 +130,19 @@ LAYOUT: Final = Layout(
                    "Time of one transaction of the order worker that was committed.", _SECONDS),
         _counter("seckill_ledger_errors_total",
                  "Transactions of the order worker that failed and are tried again."),
+        # The reaper
+        _counter("seckill_orders_expired_total", "Orders that were not paid in time."),
+        _gauge("seckill_reaper_last_run_timestamp_seconds", "When the reaper last came to the end "
+               "of a look for due orders, seconds since 1970; its age is "
+               "`time() - seckill_reaper_last_run_timestamp_seconds`.", Merge.MAX),
+        _gauge("seckill_reaper_lag_seconds",
+               "How long the oldest unpaid order has been due.", Merge.MAX),
+        _gauge("seckill_reaper_set_aside_orders", "Orders that the ledger refuses to expire; they "
+               "are tried again later.", Merge.MAX),
+        _counter("seckill_late_payments_total", "Payments that came after their order had expired, "
+                 "by what became of them.", became=("unit", "refund")),
+        _counter("seckill_refunds_asked_total", "Times that the provider was asked to give money "
+                 "back."),
         # The audit
         _counter("seckill_audits_total", "Audits in the background that came to their end."),
         _histogram("seckill_audit_seconds", "Time of one of them.", _SECONDS),

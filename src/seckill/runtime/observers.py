@@ -1,13 +1,14 @@
 """The rooms' observers, counting into the metrics of this process."""
 
 from collections.abc import Sequence
-from time import perf_counter
+from time import perf_counter, time
 from typing import Final
 
 from seckill.domain.events import BucketEvent
 from seckill.domain.ids import ReservationId
 from seckill.domain.outcomes import Outcome
 from seckill.pipeline.ports import (
+    ExpiryLag,
     OrderLedger,
     PendingRelease,
     PendingStockChange,
@@ -16,7 +17,14 @@ from seckill.pipeline.ports import (
 from seckill.runtime.metric_table import LAYOUT, ROUTES
 from seckill.runtime.telemetry import Counter, Histogram, Metrics
 
-__all__ = ["AdmissionMetrics", "HTTPMetrics", "RelayMetrics", "TimedLedger", "WorkerMetrics"]
+__all__ = [
+    "AdmissionMetrics",
+    "HTTPMetrics",
+    "ReaperMetrics",
+    "RelayMetrics",
+    "TimedLedger",
+    "WorkerMetrics",
+]
 
 _OPERATIONS = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"})
 
@@ -223,6 +231,37 @@ class Pace:
         if entries == 0:
             return 0.0
         return min(self.SECONDS_MAX, entries / self._per_s) if self._per_s else self.SECONDS_MAX
+
+
+class ReaperMetrics:
+    """Implements `pipeline.reaper.ReaperObserver`."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._expired = metrics.counter("seckill_orders_expired_total")
+        self._last_run = metrics.gauge("seckill_reaper_last_run_timestamp_seconds")
+        self._lag = metrics.gauge("seckill_reaper_lag_seconds")
+        self._set_aside = metrics.gauge("seckill_reaper_set_aside_orders")
+        self._units = metrics.counter("seckill_late_payments_total", "unit")
+        self._refunds = metrics.counter("seckill_late_payments_total", "refund")
+        self._asked = metrics.counter("seckill_refunds_asked_total")
+
+    def expired(self, orders: int) -> None:
+        """See ReaperObserver."""
+        self._expired.inc(orders)
+
+    def run_ended(self, lag: ExpiryLag) -> None:
+        """See ReaperObserver."""
+        self._last_run.set(time())
+        self._lag.set(lag.oldest_ms / 1000)
+        self._set_aside.set(lag.set_aside)
+
+    def late_settled(self, *, taken: bool) -> None:
+        """See ReaperObserver."""
+        (self._units if taken else self._refunds).inc()
+
+    def refund_asked(self) -> None:
+        """See ReaperObserver."""
+        self._asked.inc()
 
 
 class TimedLedger:

@@ -13,6 +13,7 @@ import structlog
 
 from seckill.admission.errors import StockUnavailable
 from seckill.admission.fence import Verdict
+from seckill.admission.late import LateAdmission
 from seckill.admission.mark_reports import MarkReporter
 from seckill.admission.marks import make_folder_id
 from seckill.admission.tasks import end_tasks
@@ -20,6 +21,7 @@ from seckill.domain.ids import GoodsId, SaleId
 from seckill.domain.reservation import BucketId
 from seckill.pipeline.direct import DirectChannel
 from seckill.pipeline.errors import ChannelUnavailable, LedgerAway
+from seckill.pipeline.reaper import Reaper
 from seckill.pipeline.sweep import Sweep
 from seckill.pipeline.worker import OrderWorker
 from seckill.runtime.bootstrap import Stores, open_stores
@@ -29,9 +31,11 @@ from seckill.runtime.lifeline import report_ready, watch_lifeline
 from seckill.runtime.logs import configure_logging, name_goods
 from seckill.runtime.metric_table import LAYOUT
 from seckill.runtime.observers import (
+    ReaperMetrics,
     TimedLedger,
     WorkerMetrics,
 )
+from seckill.runtime.providers import open_provider
 from seckill.runtime.rebuilds import Rebuilds
 from seckill.runtime.settings import Settings
 from seckill.runtime.telemetry import Metrics
@@ -46,7 +50,9 @@ __all__ = [
     "again",
     "background",
     "outbox_reader",
+    "reaper_works",
     "run_prepare",
+    "run_reaper",
     "run_role",
     "run_worker",
 ]
@@ -59,6 +65,7 @@ _SWEEP_EVERY_S: Final = 0.2
 REPORT_EVERY_S: Final = 0.25
 """How often a host looks whether it has to report its marks: one small read of the ledger."""
 LAG_EVERY_S: Final = 1.0
+_PAYMENTS_EVERY_S: Final = 0.25
 
 
 def run_worker(
@@ -74,6 +81,21 @@ def run_worker(
         SeckillError: as `open_stores`.
     """
     run_role(settings, "worker", slot, _worker, on_begin=on_begin)
+
+
+def run_reaper(
+    settings: Settings, slot: int, *, on_begin: Callable[[], object] = lambda: None
+) -> None:
+    """Be a reaper in a process of its own until SIGTERM.
+
+    Args:
+        on_begin: is called once this process has its number.
+
+    Raises:
+        SlotTaken: another process is this reaper.
+        SeckillError: as `open_stores` and `reaper_works`.
+    """
+    run_role(settings, "reaper", slot, _reaper, on_begin=on_begin)
 
 
 def run_prepare(settings: Settings, *, demo: bool) -> None:
@@ -190,9 +212,11 @@ async def _worker(settings: Settings, slot: int, metrics: Metrics, stop: asyncio
         closed = ClosedBuckets()
         goods: dict[SaleId, GoodsId] = {}
         name_goods(goods.get)
+        reaping = reaper_works(stores, metrics) if settings.reaper == "worker" else ()
         settle_after_start()
         report_ready()
         async with background(
+            *reaping,
             again(
                 "keep the buckets",
                 _KEEP_EVERY_S,
@@ -290,6 +314,37 @@ async def _audits(stores: Stores, counts: WorkerMetrics) -> None:
 
 async def _nothing() -> None:
     """No audits here."""
+
+
+async def _reaper(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Event) -> None:  # noqa: ARG001  -- the signature of a role
+    os.nice(_WORKER_NICENESS)
+    async with open_stores(settings) as stores:
+        works = reaper_works(stores, metrics)
+        settle_after_start()
+        report_ready()
+        async with background(*works, collect_when_idle()):
+            await stop.wait()
+
+
+def reaper_works(stores: Stores, metrics: Metrics) -> tuple[Coroutine[Any, Any, None], ...]:
+    """What a reaper does, as coroutines that run for ever.
+
+    Raises:
+        ProviderUnusable: the payment provider of the settings cannot be used.
+    """
+    reaper = Reaper(
+        expiry=stores.ledger.expiry,
+        payments=stores.ledger.payments,
+        late_units=LateAdmission(stores.scripts, stores.buckets, stores.keys),
+        provider=open_provider(stores.settings, stores.clock),
+        clock=stores.clock,
+        observer=ReaperMetrics(metrics),
+    )
+    pause_s = stores.settings.reaper_every_ms / 1000
+    return (
+        again("expire unpaid orders", pause_s, reaper.expire_due),
+        again("finish payments", min(pause_s, _PAYMENTS_EVERY_S), reaper.finish_payments),
+    )
 
 
 async def again(

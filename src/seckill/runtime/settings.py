@@ -55,6 +55,7 @@ _SHOWN_CHARACTERS_MAX: Final = 60
 _CORES_MAX: Final = 256
 _PORT_END: Final = 65_536
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_PROVIDER: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _KEY_PREFIX: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _APP_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -139,6 +140,12 @@ def _url_parts(text: str) -> Any:
     except ValueError as error:
         raise ValueError("is not a valid URL") from error
     return parts
+
+
+def _as_provider(text: str) -> str:
+    if text not in {"sandbox", "none"} and not _PROVIDER.fullmatch(text):
+        raise ValueError("must be sandbox, none, or module:name such as mypay.alipay:make")
+    return text
 
 
 def _as_jwks_url(text: str) -> str:
@@ -233,6 +240,10 @@ def _rule_store_for(earlier: Mapping[str, Any]) -> str:
 
 def _command_port_for(earlier: Mapping[str, Any]) -> str:
     return "127.0.0.1:8719" if earlier.get("sentinel_dashboard") else ""
+
+
+def _provider_for(earlier: Mapping[str, Any]) -> str:
+    return "sandbox" if earlier.get("auth") == "dev" else "none"
 
 
 Count = Annotated[int, BeforeValidator(_no_switch)]
@@ -397,6 +408,25 @@ class Settings(BaseSettings):
     )
     jwt_audience: str = _setting("Audience that a token must name; empty: not asked for.", "")
     jwt_issuer: str = _setting("Issuer that a token must name; empty: not asked for.", "")
+    payment_provider: Annotated[str, AfterValidator(_as_provider)] = _derived(
+        "Who takes the money: sandbox (a page of our own for trying things out, on loopback only), "
+        "none, or module:name of what makes a provider of yours.",
+        _provider_for,
+        "sandbox with auth dev, none otherwise",
+    )
+    payment_webhook_secrets: SecretStr = _setting(
+        "Secrets that the provider signs its news with, whsec_… separated by spaces, the newest "
+        "first; beside those that the provider brings itself.",
+        SecretStr(""),
+    )
+    reaper: Literal["worker", "process", "none"] = _setting(
+        "Where unpaid orders are ended and payments finished: beside the order worker, in a "
+        "process of its own, or not in this run (`seckill reaper` elsewhere).",
+        "worker",
+    )
+    reaper_every_ms: Count = _setting(
+        "Pause between two looks for orders that are due.", 500, unit="ms", ge=20, le=60_000
+    )
     sold_out_staleness_ms: Count = _setting(
         "Longest time that a web process may go on saying sold out after stock has come back.",
         250,

@@ -42,7 +42,7 @@ _RUN_SETTINGS: Final = (
     "kafka_sasl_username", "kafka_sasl_password", "kafka_ssl_ca", "kafka_ssl_certificate",
     "kafka_ssl_key", "kafka_ssl_key_password", "replicas_min", "auth",
     "jwt_algorithm", "jwt_audience", "jwt_issuer", "pre_warm",
-    "rule_store", "redis_timeout_ms",
+    "rule_store", "redis_timeout_ms", "payment_provider", "reaper_every_ms",
 )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ class StatusBoard:
     @property
     def status(self) -> RunStatus:
         """The run as it is now."""
-        roles = ("supervisor", "redis", "kafka", "worker", "relay", "web", "sentinel")
+        roles = ("supervisor", "redis", "kafka", "worker", "relay", "reaper", "web", "sentinel")
         order = {role: place for place, role in enumerate(roles)}
         by_place = sorted(
             self._processes.values(), key=lambda p: (order.get(p.role, len(order)), p.slot)

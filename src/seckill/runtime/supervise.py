@@ -1,9 +1,9 @@
 """``seckill serve``: starts the parts of a run in order, keeps them alive, ends them.
 
-Start: Redis (and Kafka) → order workers, relays and web processes, and beside them what ``prepare``
-does (the ledger's schema, the buckets).
-Stop: web processes (they finish what is under way) → relays → order workers → Kafka and Redis. A
-second signal hurries.
+Start: Redis (and Kafka) → order workers (the reaper in the first, or beside them), relays and web
+processes, and beside them what ``prepare`` does (the ledger's schema, the buckets).
+Stop: web processes (they finish what is under way) → relays → reaper → order workers → Kafka and
+Redis. A second signal hurries.
 
 The supervisor itself serves nothing and decides nothing about a sale, so it has little to die of.
 When it is killed all the same, the kernel takes the children with it, and the next start goes on.
@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -59,7 +59,7 @@ _WORKER_GRACE_MS: Final = 5_000
 _REDIS_GRACE_MS: Final = 10_000
 _KAFKA_GRACE_MS: Final = 20_000
 _REDIS_HURRY_MS: Final = 2_000
-_PROGRAMS: Final = frozenset({"web", "worker", "relay", "sentinel"})
+_PROGRAMS: Final = frozenset({"web", "worker", "relay", "reaper", "sentinel"})
 _LEFTOVER_TIMEOUT_MS: Final = 2_000
 _WRITE_AGAIN_S: Final = 1.0
 
@@ -188,7 +188,10 @@ class Supervisor:
         )
         with _writing(self._data):
             metrics = Metrics(self._data.metrics, "supervisor-0", LAYOUT)
-        observer = _Observer(board, metrics, self._data, self._log)
+        # The reaper is a task of the worker's process unless it has one of its own: whoever looks
+        # for it must find that process.
+        guests = {"worker": "reaper"} if settings.reaper == "worker" else {}
+        observer = _Observer(board, metrics, self._data, self._log, guests)
         observer.supervisor_started()
         keeping_written = asyncio.create_task(observer.keep_written(), name="keep the status")
         try:
@@ -279,6 +282,8 @@ class Supervisor:
         counts = {"worker": settings.order_workers, "web": settings.workers}
         if settings.channel == "kafka":
             counts["relay"] = settings.relays
+        if settings.reaper == "process":
+            counts["reaper"] = 1
         if settings.sentinel_bind:
             counts["sentinel"] = 1
         slots = [(role, slot) for role, count in counts.items() for slot in range(count)]
@@ -329,6 +334,7 @@ class Supervisor:
             "web": self._loaded.settings.shutdown_grace_ms,
             "sentinel": _WORKER_GRACE_MS,
             "relay": _WORKER_GRACE_MS,
+            "reaper": _WORKER_GRACE_MS,
             "worker": _WORKER_GRACE_MS,
             "kafka": _KAFKA_GRACE_MS,
             "redis": _REDIS_GRACE_MS,
@@ -390,6 +396,9 @@ class _Observer:
     A full disk must not end a run that still sells, so a status file that cannot be written is
     only told. It is written as soon as it can be, or the other commands would go on reading what
     was true before.
+
+    Args:
+        guests: by role of a process: another role that the same process has.
     """
 
     def __init__(
@@ -398,8 +407,10 @@ class _Observer:
         metrics: Metrics,
         data: DataDir,
         log: "structlog.typing.FilteringBoundLogger",
+        guests: Mapping[str, str] | None = None,
     ) -> None:
         self._board = board
+        self._guests = guests or {}
         self._data = data
         self._log = log
         self._unwritten = asyncio.Event()
@@ -439,6 +450,8 @@ class _Observer:
 
     def _note(self, role: str, slot: int, pid: int | None, *, healthy: bool) -> None:
         self._write_down(lambda: self._board.note(role, slot, pid=pid, healthy=healthy))
+        if (guest := self._guests.get(role)) is not None:
+            self._note(guest, slot, pid, healthy=healthy)
         if role in self._healthy:
             healthy_now = sum(p.healthy for p in self._board.status.of_role(role))
             self._healthy[role].set(healthy_now)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
@@ -15,6 +16,9 @@ from seckill.domain.clock import Clock
 from seckill.domain.sale import Sale
 from seckill.ledger.errors import LedgerUnavailable
 from seckill.ledger.mark_folders import SEEN_EVERY_MS
+from seckill.payment.delivery import deliver_for_ever
+from seckill.payment.sandbox import Sandbox
+from seckill.payment.webhook import WebhookReader
 from seckill.runtime.bootstrap import open_stores
 from seckill.runtime.contradictions import public_key_pem
 from seckill.runtime.errors import PartMissing
@@ -25,7 +29,9 @@ from seckill.runtime.lifeline import listen_fd, report_ready
 from seckill.runtime.logs import name_goods
 from seckill.runtime.metric_table import LAYOUT
 from seckill.runtime.observers import AdmissionMetrics, HTTPMetrics
+from seckill.runtime.payment_desk import Desk
 from seckill.runtime.pre_warming import PreWarmer
+from seckill.runtime.providers import open_provider, webhook_secrets
 from seckill.runtime.roles import REPORT_EVERY_S, again, background, run_role
 from seckill.runtime.settings import Settings
 from seckill.runtime.telemetry import Metrics
@@ -92,6 +98,17 @@ async def _web(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Ev
         await seen()  # before anybody is admitted: the fence must know where the marks are
         with contextlib.suppress(StockUnavailable):
             await gate.catalogue.refresh()
+        base_url = _own_url(descriptor)
+        provider = open_provider(settings, stores.clock, base_url=base_url)
+        desk, sandbox = None, None
+        if provider is not None:
+            reader = WebhookReader(webhook_secrets(settings, provider))
+            desk = Desk(stores.ledger, provider, reader)
+        if isinstance(provider, Sandbox):
+            sandbox = provider
+            await stack.enter_async_context(
+                background(deliver_for_ever(provider, f"{base_url}/payments/webhook"))
+            )
         watch = StoreWatch(stores, gate)
         on_show = SalesOnShow(gate, stores.buckets, stores.clock)
         name_goods(on_show.goods_of)
@@ -109,6 +126,8 @@ async def _web(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Ev
                 clock=stores.clock,
                 sentinel=flow.sentinel,
                 addresses=flow.addresses,
+                payments=desk,
+                sandbox=sandbox,
                 limits=WebLimits(
                     body_bytes_max=settings.body_bytes_max,
                     body_timeout_ms=settings.body_timeout_ms,
@@ -142,6 +161,13 @@ async def _web(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Ev
         )
         with contextlib.suppress(LedgerUnavailable):
             await reporter.leave(f"web-{slot}")
+
+
+def _own_url(descriptor: int) -> str:
+    """Where this process itself is reached: of the socket, since port 0 took a free one."""
+    with socket.socket(fileno=os.dup(descriptor)) as listener:
+        host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def bounds(settings: Settings) -> Bounds:

@@ -26,6 +26,7 @@ from seckill.web.openapi import PROBLEM_RESPONSES, with_hot_routes
 from seckill.web.order_json import order_document, page_document
 from seckill.web.orders import OrderBook
 from seckill.web.parts import WebParts
+from seckill.web.payments import PaymentCalls, add_payments
 from seckill.web.ports import (
     ASGIApp,
     DependencyStatus,
@@ -70,8 +71,8 @@ PageSize = Annotated[int, Query(ge=1, le=_PAGE_MAX, description="entries on the 
 class WebApp:
     """The application of one web process: the hot routes, and the framework for all others.
 
-    `run` must be running while requests are served: look-ups, cancellations and streams live in
-    it. `drain` announces the end.
+    `run` must be running while requests are served: look-ups, calls and streams live in it.
+    `drain` announces the end.
     """
 
     def __init__(self, parts: WebParts) -> None:
@@ -92,9 +93,11 @@ class WebApp:
             draining=parts.draining,
             metrics=parts.metrics,
         )
+        self._payments = payments = PaymentCalls(parts, orders)
         framework = _framework()
         _add_goods(framework, parts)
         _add_orders(framework, parts, orders, feed)
+        add_payments(framework, parts, payments)
         _add_operations(framework, parts)
         self._others: ASGIApp = _Edge(framework, parts)
         self._tasks = asyncio.TaskGroup()
@@ -121,6 +124,7 @@ class WebApp:
         """Keep the parts going until cancelled. Once only."""
         async with self._tasks as parts:
             parts.create_task(self._orders.run())
+            parts.create_task(self._payments.run())
             parts.create_task(self._feed.run())
             parts.create_task(self._authenticator.run())
 

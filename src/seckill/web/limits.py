@@ -17,6 +17,9 @@ class WebLimits:
         order_batch_max: reservation ids in one read of the ledger.
         order_calls_max: pages and cancellations that may wait in one process.
         order_call_lanes: pages and cancellations under way at once in one process.
+        payment_calls_max: calls to start a payment that may wait in one process.
+        payment_call_lanes: such calls under way at once in one process.
+        payment_wait_ms: how long a request may wait for ledger and provider before it reads 503.
         queued_lookups_max: look-ups in Redis at once, of purchases not yet in the ledger.
         sse_streams_max: event streams open in one process.
         sse_streams_per_user_max: event streams of one user in one process.
@@ -33,6 +36,9 @@ class WebLimits:
     order_batch_max: int = 500
     order_calls_max: int = 256
     order_call_lanes: int = 2
+    payment_calls_max: int = 256
+    payment_call_lanes: int = 4
+    payment_wait_ms: int = 8_000
     queued_lookups_max: int = 32
     sse_streams_max: int = 2_000
     sse_streams_per_user_max: int = 8

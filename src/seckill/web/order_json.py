@@ -25,6 +25,8 @@ def order_members(order: Order) -> dict[str, object]:
         # Only the ledger knows the instant; 0 is that of a purchase on its way there.
         "admitted_at": rfc3339_ms(order.admitted_at_ms) if order.admitted_at_ms else None,
         "pay_by": None if order.pay_by_ms is None else rfc3339_ms(order.pay_by_ms),
+        "paid_at": None if order.paid_at_ms is None else rfc3339_ms(order.paid_at_ms),
+        "continued_as": order.continued_as,
         "reason": order.reason,
     }
 

@@ -89,6 +89,10 @@ class OrderBook:
         )
         return order if order is not None and order.user_id == user_id else None
 
+    def is_known(self, reservation_id: ReservationId) -> bool:
+        """Whether this installation can have made this id; nobody is asked."""
+        return self._ids.decode(reservation_id) is not None
+
     async def _find(
         self, reservation_id: ReservationId, place: Place, user_id: UserId
     ) -> Order | None:
@@ -163,18 +167,27 @@ class OrderBook:
             HTTPProblem: 409 while it is queued: there is no order yet that could be cancelled.
             Unavailable: as with `find`. It may have been cancelled; asking again is safe.
         """
-        if self._ids.decode(reservation_id) is None:
+        if not self.is_known(reservation_id):
             return None
         order = await self._call(lambda: self._books.cancel(reservation_id, user_id))
         if order is not None:
             return order if order.user_id == user_id else None
-        if await self.find(reservation_id, user_id) is None:
-            return None
-        raise HTTPProblem(
-            409,
-            "The order is still being created. Please try again in a moment.",
-            headers=((b"retry-after", b"1"),),
-        )
+        await self.refuse_queued(reservation_id, user_id)
+        return None
+
+    async def refuse_queued(self, reservation_id: ReservationId, user_id: UserId) -> None:
+        """Nothing, unless the user's purchase is still on its way to the ledger.
+
+        Raises:
+            HTTPProblem: 409: there is no order yet that anything could be done with.
+            Unavailable: as with `find`.
+        """
+        if await self.find(reservation_id, user_id) is not None:
+            raise HTTPProblem(
+                409,
+                "The order is still being created. Please try again in a moment.",
+                headers=((b"retry-after", b"1"),),
+            )
 
     async def _call(self, function: Callable[[], Awaitable[T]]) -> T:
         async def wait() -> T:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from seckill.domain.clock import Clock
+from seckill.payment.sandbox import Sandbox
 from seckill.sentinel import Sentinel
 from seckill.web.addresses import Addresses
 from seckill.web.limits import WebLimits
@@ -13,6 +14,7 @@ from seckill.web.ports import (
     Catalogue,
     Dependencies,
     OrderBooks,
+    PaymentDesk,
     PurchaseGate,
     QueuedPlaces,
     ReservationCodec,
@@ -37,6 +39,8 @@ class WebParts:
         metrics: counts.
         render_metrics: the page that Prometheus reads.
         clock: the time that buyers are told.
+        payments: None where no payment provider is set up.
+        sandbox: the page of the sandbox provider; None where it is not in use.
         limits: bounds.
         sentinel: flow control; by default without a rule.
         addresses: tells where a request came from.
@@ -53,6 +57,8 @@ class WebParts:
     metrics: WebMetrics
     render_metrics: Callable[[], bytes | Awaitable[bytes]]
     clock: Clock
+    payments: PaymentDesk | None = None
+    sandbox: Sandbox | None = None
     limits: WebLimits = field(default_factory=WebLimits)
     sentinel: Sentinel = field(default_factory=Sentinel)
     addresses: Addresses = field(default_factory=Addresses)

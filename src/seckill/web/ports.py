@@ -18,6 +18,7 @@ from seckill.admission.decision import Decision
 from seckill.domain.ids import GoodsId, ReservationId, SaleId, UserId
 from seckill.domain.order import Order
 from seckill.domain.outcomes import Outcome
+from seckill.domain.payment import Payment
 from seckill.domain.reservation import Place
 from seckill.domain.sale import Sale
 
@@ -30,6 +31,8 @@ __all__ = [
     "DependencyStatus",
     "Message",
     "OrderBooks",
+    "PayAnswer",
+    "PaymentDesk",
     "PurchaseGate",
     "QueuedPlaces",
     "Receive",
@@ -81,6 +84,42 @@ class OrderBooks(Protocol):
         """Cancel the order if it awaits payment; return it as it stands after that.
 
         Cancelling again changes nothing. None: unknown to the ledger, or another user's.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PayAnswer:
+    """What becomes of a buyer's wish to pay.
+
+    Attributes:
+        order: as it stands.
+        payment: the open payment, with its page; None when there is nothing to pay (any more).
+        refusal: why there is no payment, in one sentence; empty when the order is paid.
+    """
+
+    order: Order
+    payment: Payment | None = None
+    refusal: str = ""
+
+
+class PaymentDesk(Protocol):
+    """Where payments are started, and where the provider's news comes in."""
+
+    async def start(self, reservation_id: ReservationId, user_id: UserId) -> PayAnswer | None:
+        """Start to pay, or go on with the payment that is open. None: as `OrderBooks.cancel`.
+
+        Raises:
+            SeckillError: the ledger or the provider is away; asking again is safe.
+        """
+        ...
+
+    async def take_news(self, headers: Mapping[str, str], body: bytes) -> None:
+        """Take one message of the provider.
+
+        Raises:
+            HTTPProblem: 401 when it is not the provider's, 422 when it breaks a rule.
+            SeckillError: the ledger is away; the provider sends it again.
         """
         ...
 

@@ -10,7 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from seckill.domain.order import OrderState
 from seckill.domain.sale import SaleState
 
-__all__ = ["GoodsPage", "Health", "OnSale", "OrderPage", "Problem", "Purchased", "Readiness"]
+__all__ = [
+    "GoodsPage",
+    "Health",
+    "OnSale",
+    "OrderPage",
+    "PaymentStarted",
+    "Problem",
+    "Purchased",
+    "Readiness",
+]
 
 Instant = Annotated[
     str,
@@ -64,7 +73,23 @@ class Purchased(_Shape):
     total_fen: Fen
     admitted_at: Instant | None = Field(description="null while it is queued")
     pay_by: Instant | None = Field(description="deadline of the payment; null while it is queued")
+    paid_at: Instant | None = Field(description="when its payment was taken")
+    continued_as: str | None = Field(
+        description="the order that late money of this expired one has paid"
+    )
     reason: str | None = Field(description="why it is in a state that the buyer did not ask for")
+
+
+class PaymentStarted(_Shape):
+    """Where and until when an order can be paid."""
+
+    reservation_id: str
+    state: OrderState
+    payment_id: str | None = Field(description="null when the order is paid")
+    page_url: str | None = Field(description="the provider's page; null when the order is paid")
+    amount_fen: Fen
+    currency: Annotated[str, Field(pattern="^[A-Z]{3}$")]
+    pay_by: Instant = Field(description="money that comes later is late")
 
 
 class OrderPage(_Shape):

@@ -11,7 +11,7 @@ from seckill.domain.events import Admitted, Released, StockChanged
 from seckill.domain.ids import AttemptId, GoodsId, SaleId, UserId
 from seckill.domain.order import HOLDING_STATES
 from seckill.domain.reservation import BucketId, Place
-from seckill.domain.sale import NewSale, Sale
+from seckill.domain.sale import LatePayment, NewSale, Sale
 from seckill.ledger import Database, SQLLedger
 from seckill.ledger.tables import (
     actions,
@@ -100,7 +100,12 @@ class Shop:
 
 
 async def open_shop(
-    ledger: SQLLedger, *, stock: int = 100, limit: int = 1, goods: str | None = None
+    ledger: SQLLedger,
+    *,
+    stock: int = 100,
+    limit: int = 1,
+    goods: str | None = None,
+    late_payment: str = "take_free_unit",
 ) -> Shop:
     sale = await ledger.sales.create_sale(
         NewSale(
@@ -109,6 +114,7 @@ async def open_shop(
             limit_per_user=limit,
             price_fen=4900,
             starts_at_ms=NOW_MS - 1000,
+            late_payment=LatePayment(late_payment),
         ),
         actor="tester",
     )

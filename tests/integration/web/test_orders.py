@@ -34,6 +34,8 @@ async def test_a_buyer_follows_a_purchase_from_queue_to_ledger() -> None:
             "total_fen": 3998,
             "admitted_at": None,
             "pay_by": None,
+            "paid_at": None,
+            "continued_as": None,
             "reason": None,
         }
         world.books.orders[reservation(1)] = order(1, quantity=2)

@@ -18,7 +18,8 @@ from seckill.domain.events import Admitted
 from seckill.domain.ids import AttemptId, SaleId, UserId
 from seckill.domain.outcomes import Outcome
 from seckill.domain.reservation import Place
-from seckill.pipeline.ports import WriteReport
+from seckill.pipeline.ports import ExpiryLag, WriteReport
+from seckill.pipeline.reaper import ReaperObserver
 from seckill.pipeline.relay import RelayObserver
 from seckill.pipeline.worker import WorkerObserver
 from seckill.runtime.data_dir import DataDir
@@ -29,6 +30,7 @@ from seckill.runtime.metric_table import LAYOUT, ROUTES
 from seckill.runtime.observers import (
     AdmissionMetrics,
     HTTPMetrics,
+    ReaperMetrics,
     RelayMetrics,
     TimedLedger,
     WorkerMetrics,
@@ -143,6 +145,7 @@ async def test_no_number_of_the_table_stays_at_zero(tmp_path: Path) -> None:
     metrics = Metrics(data.metrics, "all-0", LAYOUT)
     _drive_admission(AdmissionMetrics(metrics))
     await _drive_worker(WorkerMetrics(metrics))
+    _drive_reaper(ReaperMetrics(metrics))
     _drive_relay(RelayMetrics(metrics))
     await _drive_web(HTTPMetrics(metrics))
     _drive_supervisor(data, metrics)
@@ -210,6 +213,14 @@ def _drive_relay(relay: RelayMetrics) -> None:
     relay.not_taken(1)
     relay.dead_letter()
     relay.backlog(5, 2_000, 10.0)
+
+
+def _drive_reaper(reaper: ReaperMetrics) -> None:
+    reaper.expired(2)
+    reaper.run_ended(ExpiryLag(1_500, 3))
+    for taken in (True, False):
+        reaper.late_settled(taken=taken)
+    reaper.refund_asked()
 
 
 async def _drive_web(web: HTTPMetrics) -> None:
@@ -296,7 +307,7 @@ def _observed() -> set[str]:
 
 def test_every_observation_is_made_somewhere() -> None:
     for observer in (
-        AdmissionObserver, WorkerObserver, RelayObserver, WebMetrics, WorkerMetrics, RelayMetrics,
+        AdmissionObserver, WorkerObserver, RelayObserver, ReaperObserver, WebMetrics, WorkerMetrics, RelayMetrics,
     ):  # fmt: skip
         methods = {name for name in vars(observer) if not name.startswith("_")}
         assert methods <= _observed(), f"{observer.__name__}: {methods - _observed()}"

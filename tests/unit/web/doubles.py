@@ -11,8 +11,11 @@ from seckill.domain.errors import SeckillError
 from seckill.domain.ids import GoodsId, ReservationId, SaleId, UserId
 from seckill.domain.order import Order, OrderState
 from seckill.domain.outcomes import Outcome
+from seckill.domain.payment import Money, Payment, PaymentId, PaymentNews, PaymentState
 from seckill.domain.reservation import Place
 from seckill.domain.sale import Sale
+from seckill.payment.errors import BadSignature, UnreadableNews
+from seckill.payment.webhook import WebhookReader
 from seckill.web.auth import DevAuth
 from seckill.web.limits import WebLimits
 from seckill.web.parts import WebParts
@@ -20,10 +23,13 @@ from seckill.web.ports import (
     Authenticator,
     DependencyState,
     DependencyStatus,
+    PayAnswer,
     SaleOnShow,
 )
+from seckill.web.problems import HTTPProblem, RuleBroken
 
 IDS = ReservationIds(b"0123456789abcdef")
+WEBHOOK_SECRET = "whsec_" + "c2Vja2lsbC10ZXN0LXNlY3JldC1vZi0zMi1ieXRlcyE="
 NOW_MS = 1_796_126_400_123
 
 
@@ -219,6 +225,54 @@ class Shop:
         return next((e.sale for e in self.entries if e.sale.sale_id == sale_id), None)
 
 
+class Till:
+    """A payment desk in memory: every payment has its page at once, news is only counted."""
+
+    def __init__(self, books: ShelfOfOrders) -> None:
+        self.books = books
+        self.payments: dict[ReservationId, Payment] = {}
+        self.news: list[PaymentNews] = []
+        self.reader = WebhookReader([WEBHOOK_SECRET])
+        self.error: Exception | None = None
+
+    async def start(self, reservation_id: ReservationId, user_id: UserId) -> PayAnswer | None:
+        if self.error is not None:
+            raise self.error
+        order = self.books.orders.get(reservation_id)
+        if order is None or order.user_id != user_id:
+            return None
+        if order.state is OrderState.PAID:
+            return PayAnswer(order)
+        if order.state is not OrderState.AWAITING_PAYMENT:
+            return PayAnswer(order, refusal=f"The order is {order.state.value}.")
+        number = len(self.payments) + 1
+        payment = self.payments.setdefault(
+            reservation_id,
+            Payment(
+                payment_id=PaymentId(f"pay{number}"),
+                reservation_id=reservation_id,
+                attempt=1,
+                money=Money(order.price_fen * order.quantity),
+                state=PaymentState.STARTED,
+                deadline_ms=order.pay_by_ms or 0,
+                page_url=f"https://pay.example/{number}",
+            ),
+        )
+        return PayAnswer(order, payment)
+
+    async def take_news(self, headers: Mapping[str, str], body: bytes) -> None:
+        if self.error is not None:
+            raise self.error
+        try:
+            news = self.reader.read(headers, body)
+        except BadSignature as bad:
+            raise HTTPProblem(401, str(bad)) from None
+        except UnreadableNews as unreadable:
+            raise RuleBroken(unreadable.field, unreadable.rule) from None
+        if news is not None:
+            self.news.append(news)
+
+
 class Neighbours:
     def __init__(self) -> None:
         self.status = {"redis": DependencyStatus.UP, "ledger": DependencyStatus.UP}
@@ -261,6 +315,7 @@ class World:
         self.neighbours = Neighbours()
         self.tally = Tally()
         self.clock = FixedClock()
+        self.till = Till(self.books)
         self.parts = WebParts(
             gate=self.gate,
             books=self.books,
@@ -272,6 +327,7 @@ class World:
             metrics=self.tally,
             render_metrics=lambda: b"# HELP up\nup 1\n",
             clock=self.clock,
+            payments=self.till,
             limits=limits or WebLimits(),
         )
 
