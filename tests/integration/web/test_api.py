@@ -305,6 +305,12 @@ async def test_all_other_routes_answer_as_their_document_says() -> None:
         await check(one + "/cancel", "POST", f"/orders/{reservation(1)}/cancel", 200, **ann)
         await check(one + "/cancel", "POST", f"/orders/{reservation(2)}/cancel", 409, **ann)
         await check(one + "/cancel", "POST", "/orders/none/cancel", 404, **ann)
+        world.books.orders[reservation(4)] = order(4)
+        for number, status in ((4, 200), (2, 200), (1, 409), (3, 409)):
+            await check(one + "/pay", "POST", f"/orders/{reservation(number)}/pay", status, **ann)
+        await check(one + "/pay", "POST", "/orders/none/pay", 404, **ann)
+        await check(one + "/pay", "POST", "/orders/none/pay", 401)
+        await check("/payments/webhook", "POST", "/payments/webhook", 401)
         await check(one + "/events", "GET", f"/orders/{reservation(2)}/events", 200, **ann)
         await check(one + "/events", "GET", "/orders/none/events", 404, **ann)
         await check("/orders", "GET", "/orders", 200, **ann)

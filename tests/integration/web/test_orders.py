@@ -46,7 +46,8 @@ async def test_a_buyer_follows_a_purchase_from_queue_to_ledger() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "end"), [("GET", ""), ("HEAD", ""), ("POST", "/cancel"), ("GET", "/events")]
+    ("method", "end"),
+    [("GET", ""), ("HEAD", ""), ("POST", "/cancel"), ("POST", "/pay"), ("GET", "/events")],
 )
 async def test_somebody_elses_purchase_looks_like_none(method: str, end: str) -> None:
     world = world_with(1)
