@@ -276,9 +276,16 @@ ADD_ORDER_EVENT: Final = insert(order_events)
 
 _ORDER_COLUMNS_OF_NOW: Final = ("created_at_ms", "state_changed_at_ms")
 
+# What only later moves write.
+_ORDER_COLUMNS_OF_LATER: Final = ("paid_at_ms", "continued_as")
+
 NEW_ORDERS: Final = ManyRows(
     orders,
-    [column.name for column in orders.c if column.name not in _ORDER_COLUMNS_OF_NOW],
+    [
+        column.name
+        for column in orders.c
+        if column.name not in {*_ORDER_COLUMNS_OF_NOW, *_ORDER_COLUMNS_OF_LATER}
+    ],
     same=_ORDER_COLUMNS_OF_NOW,
 )
 """Write the orders of a batch.

@@ -215,11 +215,16 @@ class Reaper:
         if self._provider is None:
             raise ProviderRefused("no payment provider is set up (setting payment_provider)")
         self._observer.refund_asked()
-        done = await self._provider.refund(
-            RefundRequest(
-                refund_id=payment.refund_id, payment_id=payment.payment_id, money=payment.money
-            )
+        request = RefundRequest(
+            refund_id=payment.refund_id, payment_id=payment.payment_id, money=payment.money
         )
+        try:
+            done = await self._provider.refund(request)
+        except SeckillError:
+            raise
+        except Exception as error:  # a provider is somebody else's program
+            _log.exception("the payment provider met an error", payment_id=payment.payment_id)
+            raise ProviderAway(f"{type(error).__name__}: {error}") from error
         if done:
             await self._payments.refunded(payment.payment_id)
         else:

@@ -5,13 +5,16 @@ the scripts apply it once, however often they are told; then the row is done. A 
 anywhere between leaves a pending row, and the next sweep goes on from there.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
 
 from seckill.admission.bucket import RELEASES_PER_CALL_MAX, Buckets
+from seckill.admission.errors import ScriptRefused, StockUnavailable
 from seckill.admission.scripts import Status
+from seckill.domain.ids import ReservationId
 from seckill.domain.reservation import BucketId
 from seckill.pipeline.ports import OrderLedger, PendingRelease
 
@@ -22,6 +25,9 @@ _log = structlog.get_logger()
 _RELEASES_MAX: Final = 16_384
 """Releases that one sweep looks at, at most."""
 
+_REFUSED_S_MIN: Final = 1.0
+_REFUSED_S_MAX: Final = 300.0
+
 
 class Sweep:
     """Carries pending releases and stock changes to Redis.
@@ -30,6 +36,8 @@ class Sweep:
         epochs: gives the epoch under which each bucket is open; a bucket that it lacks is left
             alone.
         on_released: called with the number of units given back.
+        on_stuck: called with the number of releases that Redis refuses again and again. They stay
+            pending, are tried again after a growing pause, and hold up no other.
     """
 
     def __init__(
@@ -39,11 +47,15 @@ class Sweep:
         buckets: Buckets,
         epochs: Callable[[], Mapping[BucketId, int]],
         on_released: Callable[[int], None],
+        on_stuck: Callable[[int], None] = lambda _count: None,
     ) -> None:
         self._ledger = ledger
         self._buckets = buckets
         self._epochs = epochs
         self._on_released = on_released
+        self._on_stuck = on_stuck
+        # Those that are refused: how often, and when they are tried again (monotonic).
+        self._refused: dict[ReservationId, tuple[int, float]] = {}
         self._releases_max = RELEASES_PER_CALL_MAX
 
     async def sweep(self) -> int:
@@ -58,19 +70,57 @@ class Sweep:
 
     async def _sweep_releases(self) -> int:
         pending = await self._ledger.pending_releases(self._releases_max)
+        now_s = time.monotonic()
         groups: dict[tuple[BucketId, int], list[PendingRelease]] = {}
         for release in pending:
-            groups.setdefault((release.reservation.bucket_id, release.epoch), []).append(release)
+            if self._refused.get(release.reservation_id, (0, 0.0))[1] <= now_s:
+                group = (release.reservation.bucket_id, release.epoch)
+                groups.setdefault(group, []).append(release)
         settled = 0
         for (bucket_id, epoch), releases in groups.items():
             for at in range(0, len(releases), RELEASES_PER_CALL_MAX):
                 page = releases[at : at + RELEASES_PER_CALL_MAX]
-                settled += await self._release(bucket_id, epoch, page)
-        # Those of a fenced bucket stay the oldest. The next sweep looks past them, or the releases
-        # of every other sale would wait for that one's rebuild.
+                settled += await self._release_or_refuse(bucket_id, epoch, page)
+        # Those of a fenced bucket stay the oldest, and so do refused ones. The next sweep looks
+        # past them, or the releases of every other sale would wait for these.
         stuck = len(pending) - settled
         self._releases_max = min(stuck + RELEASES_PER_CALL_MAX, _RELEASES_MAX)
+        if self._refused:
+            self._refused = {
+                release.reservation_id: self._refused[release.reservation_id]
+                for release in pending
+                if release.reservation_id in self._refused
+            }
+        self._on_stuck(len(self._refused))
         return settled
+
+    async def _release_or_refuse(
+        self, bucket_id: BucketId, epoch: int, releases: Sequence[PendingRelease]
+    ) -> int:
+        """Carry releases of one bucket; where one is refused, find it by halving."""
+        try:
+            settled = await self._release(bucket_id, epoch, releases)
+        except (StockUnavailable, ScriptRefused) as error:
+            # Whatever else it says is true of every bucket: there is no point in asking on.
+            if isinstance(error, StockUnavailable) and error.kind != "other":
+                raise
+            if len(releases) > 1:
+                middle = len(releases) // 2
+                first = await self._release_or_refuse(bucket_id, epoch, releases[:middle])
+                return first + await self._release_or_refuse(bucket_id, epoch, releases[middle:])
+            self._refuse(releases[0].reservation_id, error)
+            return 0
+        for release in releases if settled else ():
+            self._refused.pop(release.reservation_id, None)
+        return settled
+
+    def _refuse(self, reservation_id: ReservationId, error: Exception) -> None:
+        tries = self._refused.get(reservation_id, (0, 0.0))[0] + 1
+        pause_s = min(_REFUSED_S_MIN * 2 ** min(tries - 1, 20), _REFUSED_S_MAX)
+        self._refused[reservation_id] = (tries, time.monotonic() + pause_s)
+        _log.error(
+            "a release is refused", reservation_id=reservation_id, tries=tries, error=str(error)
+        )
 
     async def _release(
         self, bucket_id: BucketId, epoch: int, releases: Sequence[PendingRelease]

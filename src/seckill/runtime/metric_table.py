@@ -89,6 +89,8 @@ LAYOUT: Final = Layout(
         _counter("seckill_bucket_openings_total", "Times that the order worker opened a bucket, or "
                  "let it go on after a restart of Redis; what a command opens is not counted."),
         _counter("seckill_releases_total", "Units given back to stock."),
+        _gauge("seckill_releases_stuck", "Releases that Redis refuses; they are tried again later.",
+               Merge.MAX),
         # Flow control
         _counter("seckill_flow_blocks_total",
                  "Calls that flow control refused, by resource and by kind of rule; `per-user` and "

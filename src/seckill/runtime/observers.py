@@ -101,6 +101,7 @@ class WorkerMetrics:
         self._errors = metrics.counter("seckill_ledger_errors_total")
         self._dead = metrics.counter("seckill_dead_letters_total")
         self._released = metrics.counter("seckill_releases_total")
+        self._stuck = metrics.gauge("seckill_releases_stuck")
         self._openings = metrics.counter("seckill_bucket_openings_total")
         self._fenced = metrics.gauge("seckill_fenced_buckets")
         self._write_seconds = metrics.histogram("seckill_ledger_write_seconds")
@@ -133,6 +134,10 @@ class WorkerMetrics:
     def released(self, units: int) -> None:
         """So many units went back to the stock."""
         self._released.inc(units)
+
+    def stuck(self, releases: int) -> None:
+        """So many releases are refused by Redis, and tried again later."""
+        self._stuck.set(releases)
 
     def reopened(self) -> None:
         """One bucket was opened, or goes on under a new epoch."""

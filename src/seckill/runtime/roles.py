@@ -200,6 +200,7 @@ async def _worker(settings: Settings, slot: int, metrics: Metrics, stop: asyncio
             buckets=stores.buckets,
             epochs=lambda: stores.fence.known_epochs,
             on_released=counts.released,
+            on_stuck=counts.stuck,
         )
         # A web process needs a host to report for it even when all of its own are dead.
         reporter = MarkReporter(

@@ -115,6 +115,50 @@ async def test_a_fenced_sale_with_many_releases_does_not_keep_the_others_waiting
     assert (await shop.buckets.look(OTHER)).stock_units == 10
 
 
+async def test_a_release_that_redis_refuses_each_time_does_not_keep_the_others_waiting(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C80: it is found by halving, shown, and tried again after a pause of its own."""
+    await shop.open(BUCKET, 1_000)
+    await shop.open(OTHER, 10)
+    await shop.sell(BUCKET, 300)
+    await shop.sell(OTHER, 1)
+    pending = [shop.decide(BUCKET, n) for n in range(1, 301)]
+    other = shop.decide(OTHER, 1)
+    bad = pending[7]
+    release = shop.buckets.release
+    asked = 0
+
+    async def refusing(bucket_id: BucketId, epoch: int, some: list[tuple[UserId, Place]]) -> object:
+        nonlocal asked
+        asked += 1
+        if (bad.user_id, bad.reservation) in some:
+            raise StockUnavailable("other", "WRONGTYPE by order of the test", outcome_known=True)
+        return await release(bucket_id, epoch, some)
+
+    monkeypatch.setattr(shop.buckets, "release", refusing)
+    stuck: list[int] = []
+    sweep = Sweep(
+        ledger=shop.ledger, buckets=shop.buckets, epochs=lambda: shop.epochs,
+        on_released=shop.released.append, on_stuck=stuck.append,
+    )  # fmt: skip
+    while await sweep.sweep():
+        pass
+    assert set(shop.ledger.confirmed) == {
+        p.reservation_id for p in [*pending, other] if p is not bad
+    }
+    assert stuck[-1] == 1
+    before = asked
+    await sweep.sweep()
+    assert asked == before, "it has a pause of its own"
+    monkeypatch.setattr(shop.buckets, "release", release)
+    monkeypatch.setattr("seckill.pipeline.sweep.time.monotonic", lambda: 1e12)
+    assert await sweep.sweep() == 1
+    assert await sweep.sweep() == 0
+    assert stuck[-1] == 0
+    assert (await shop.buckets.look(BUCKET)).stock_units == 1_000
+
+
 async def test_more_releases_than_one_call_takes_are_carried_in_several(shop: Shop) -> None:
     await shop.open(BUCKET, 2_000)
     await shop.sell(BUCKET, 700)

@@ -199,6 +199,7 @@ async def _drive_worker(worker: WorkerMetrics) -> None:
     worker.ledger_away()
     worker.dead_letter()
     worker.released(2)
+    worker.stuck(1)
     worker.reopened()
     worker.fenced(1)
     worker.backlog(5, 2_000)
