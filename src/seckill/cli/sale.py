@@ -9,7 +9,7 @@ import typer
 from seckill.cli.shared import DataDirOption, JSONOption, actor, print_json, with_stores
 from seckill.domain.clock import SystemClock
 from seckill.domain.ids import check_goods_id
-from seckill.domain.instants import parse_rfc3339_ms, rfc3339_ms
+from seckill.domain.instants import parse_instant_ms, rfc3339_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +81,7 @@ def _show_sale(row: dict[str, object], *, as_json: bool) -> None:
 
 
 def _instant_ms(field: str, text: str) -> int:
-    return SystemClock().now_ms() if text == "now" else parse_rfc3339_ms(field, text)
+    return SystemClock().now_ms() if text == "now" else parse_instant_ms(field, text)
 
 
 @sale_app.command("create")
@@ -92,10 +92,14 @@ def sale_create(
     title: Annotated[str, typer.Option(help="Shown to buyers; at most 200 characters.")] = "",
     price_fen: Annotated[int, typer.Option(help="Price of a unit in fen (0.01 yuan).")] = 0,
     starts_at: Annotated[
-        str, typer.Option(help="now, or RFC 3339 with offset: 2026-12-24T20:00:00+08:00.")
+        str,
+        typer.Option(
+            help="now, RFC 3339 with offset (2026-12-24T20:00:00+08:00), or a local time with its"
+            " zone behind it (2026-12-24T20:00:00[Asia/Shanghai])."
+        ),
     ] = "now",
     ends_at: Annotated[
-        str | None, typer.Option(help="RFC 3339 with offset; without it the sale has no end.")
+        str | None, typer.Option(help="Likewise; without it the sale has no end.")
     ] = None,
     pay_window_s: Annotated[
         int,

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Row, Select, and_, literal, or_, select
+from sqlalchemy import Row, Select, and_, func, literal, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from seckill.domain.errors import InvalidValue
-from seckill.domain.ids import ReservationId, UserId
+from seckill.domain.ids import ReservationId, SaleId, UserId
 from seckill.domain.order import Order, OrderState
 from seckill.ledger import statements
 from seckill.ledger.engine import Database
@@ -20,6 +20,7 @@ __all__ = [
     "OrderMark",
     "OrderPage",
     "OrderReading",
+    "Standing",
     "order_from_row",
     "select_orders",
 ]
@@ -94,6 +95,19 @@ class Move:
     at_ms: int
     actor: str
     reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a sale stands in the books.
+
+    Attributes:
+        paid_units: units of its paid orders.
+        next_due_ms: the earliest deadline of its unpaid orders; None when there is none.
+    """
+
+    paid_units: int
+    next_due_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +208,28 @@ class OrderReading:
             return None if row is None else _order_from_collision(row)
 
         return await self._database.read(f"read order {reservation_id}", work)
+
+    async def standing(self, sale_id: SaleId) -> Standing:
+        """What of a sale is paid, and when the next unpaid order lets go of its units."""
+
+        async def work(connection: AsyncConnection) -> Standing:
+            paid = await connection.scalar(
+                select(func.coalesce(func.sum(orders.c.quantity), 0)).where(
+                    orders.c.sale_id == sale_id, orders.c.state == OrderState.PAID.value
+                )
+            )
+            next_due_ms = await connection.scalar(
+                select(orders.c.pay_by_ms)
+                .where(
+                    orders.c.state == OrderState.AWAITING_PAYMENT.value,
+                    orders.c.sale_id == sale_id,
+                )
+                .order_by(orders.c.pay_by_ms, orders.c.reservation_id)
+                .limit(1)
+            )
+            return Standing(int(paid or 0), next_due_ms)
+
+        return await self._database.read(f"read how sale {sale_id} stands", work)
 
     async def moves_of(self, reservation_id: ReservationId) -> list[Move]:
         """How an order came into the state that it is in, oldest first."""

@@ -5,7 +5,7 @@ import contextlib
 import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from redis.exceptions import RedisError
@@ -20,6 +20,7 @@ from seckill.domain.order import Order
 from seckill.domain.reservation import BucketId, Place
 from seckill.domain.sale import Sale, SaleState
 from seckill.ledger.errors import LedgerError, WrongState
+from seckill.ledger.reading import OrderReading, Standing
 from seckill.ledger.sql_ledger import SQLLedger
 from seckill.runtime.bootstrap import Stores
 from seckill.web.ports import DependencyState, DependencyStatus, SaleOnShow
@@ -27,6 +28,8 @@ from seckill.web.ports import DependencyState, DependencyStatus, SaleOnShow
 __all__ = ["LedgerBooks", "QueuedReservations", "SalesOnShow", "StoreWatch"]
 
 _VIEW_AGE_MS_MAX: Final = 500
+_STANDING_AGE_MS_MAX: Final = 3_000
+_STANDING_WAIT_S: Final = 1.0
 _WATCH_EVERY_S: Final = 1.0
 _ON_SHOW_MAX: Final = 1_000
 _PROBE_LIFE_MS: Final = 10_000
@@ -92,9 +95,18 @@ class _Seen:
 
 
 class SalesOnShow:
-    """Implements `web.ports.Catalogue`: definitions out of memory, what is left out of Redis."""
+    """Implements `web.ports.Catalogue`: definitions out of memory, what is left out of Redis.
 
-    def __init__(self, gate: AdmissionGate, buckets: Buckets, clock: Clock) -> None:
+    Args:
+        reading: says what is paid; many who ask for one item share one read in three seconds.
+    """
+
+    def __init__(
+        self, gate: AdmissionGate, buckets: Buckets, clock: Clock, reading: OrderReading
+    ) -> None:
+        self._reading = reading
+        self._standing: dict[SaleId, tuple[float, Standing | None]] = {}
+        self._reads: dict[SaleId, asyncio.Task[Standing | None]] = {}
         self._gate = gate
         self._buckets = buckets
         self._clock = clock
@@ -111,7 +123,35 @@ class SalesOnShow:
         """See web.ports.Catalogue."""
         await self._refreshed()
         sale = self._gate.catalogue.sales.get(goods_id)
-        return None if sale is None else await self._on_show(sale)
+        if sale is None:
+            return None
+        on_show, standing = await self._on_show(sale), await self._standing_of(sale.sale_id)
+        if standing is None:
+            return on_show
+        return replace(on_show, paid_units=standing.paid_units, next_due_ms=standing.next_due_ms)
+
+    async def _standing_of(self, sale_id: SaleId) -> Standing | None:
+        """How a sale stands in the ledger, a few seconds old; None while it cannot say."""
+        read_at_ms, standing = self._standing.get(sale_id, (float("-inf"), None))
+        if self._clock.monotonic_ms() - read_at_ms < _STANDING_AGE_MS_MAX:
+            return standing
+        task = self._reads.get(sale_id)
+        if task is None or task.done():
+            task = self._reads[sale_id] = asyncio.ensure_future(self._read_standing(sale_id))
+        # Shielded: a client that leaves must not take the look away from the others.
+        return await asyncio.shield(task)
+
+    async def _read_standing(self, sale_id: SaleId) -> Standing | None:
+        read_at_ms = self._clock.monotonic_ms()
+        standing = None
+        with contextlib.suppress(LedgerError, TimeoutError):
+            async with asyncio.timeout(_STANDING_WAIT_S):
+                standing = await self._reading.standing(sale_id)
+        if len(self._standing) >= _ON_SHOW_MAX:
+            self._standing.clear()
+            self._reads.clear()
+        self._standing[sale_id] = (read_at_ms, standing)
+        return standing
 
     def sale(self, sale_id: SaleId) -> Sale | None:
         """See web.ports.Catalogue."""

@@ -110,7 +110,7 @@ async def _web(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Ev
                 background(deliver_for_ever(provider, f"{base_url}/payments/webhook"))
             )
         watch = StoreWatch(stores, gate)
-        on_show = SalesOnShow(gate, stores.buckets, stores.clock)
+        on_show = SalesOnShow(gate, stores.buckets, stores.clock, stores.ledger.reading)
         name_goods(on_show.goods_of)
         app = build_app(
             WebParts(

@@ -47,7 +47,7 @@ from seckill.web.problems import (
     Unavailable,
 )
 from seckill.web.requests import known_method, pick_headers, read_segment
-from seckill.web.schemas import GoodsPage, Health, OnSale, OrderPage, Purchased, Readiness
+from seckill.web.schemas import GoodsPage, Health, Item, OrderPage, Purchased, Readiness
 from seckill.web.sse import EventStream, OrderFeed
 
 __all__ = ["WebApp", "build_app"]
@@ -191,7 +191,7 @@ def _add_goods(app: FastAPI, parts: WebParts) -> None:
 
     @app.get(
         "/goods/{goods_id}",
-        response_model=OnSale,
+        response_model=Item,
         responses=PROBLEM_RESPONSES(400, 404, 422, 503),
         summary="One item",
         tags=["goods"],
@@ -202,7 +202,25 @@ def _add_goods(app: FastAPI, parts: WebParts) -> None:
         entry = await catalogue.on_show_of(goods)
         if entry is None:
             raise NotFound
-        return _json(_on_sale(entry, clock.now_ms()))
+        return _json(_on_sale(entry, clock.now_ms()) | _whereabouts(entry))
+
+
+def _whereabouts(entry: SaleOnShow) -> dict[str, object]:
+    """Where the units are that were put on sale: left, held by unpaid orders, paid.
+
+    The three add up to the stock. They are read a moment apart, so where they could not be those
+    of one moment nothing is said.
+    """
+    left, paid = entry.remaining_units, entry.paid_units
+    held = None if left is None or paid is None else entry.sale.stock_units - left - paid
+    if held is None or held < 0:
+        held, paid = None, None
+    may_return = left == 0 and held and entry.next_due_ms is not None
+    return {
+        "held": held,
+        "paid": paid,
+        "next_release_at": rfc3339_ms(entry.next_due_ms or 0) if may_return else None,
+    }
 
 
 def _on_sale(entry: SaleOnShow, now_ms: int) -> dict[str, object]:

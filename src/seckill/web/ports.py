@@ -147,10 +147,15 @@ class SaleOnShow:
     Attributes:
         sale: its definition.
         remaining_units: units still to be had, at most one second old; None when Redis cannot say.
+        paid_units: units of paid orders, at most five seconds old; None when it was not asked for,
+            or the ledger cannot say.
+        next_due_ms: when the next unpaid order lets go of its units, if it stays unpaid.
     """
 
     sale: Sale
     remaining_units: int | None
+    paid_units: int | None = None
+    next_due_ms: int | None = None
 
 
 class Catalogue(Protocol):
@@ -161,7 +166,7 @@ class Catalogue(Protocol):
         ...
 
     async def on_show_of(self, goods_id: GoodsId) -> SaleOnShow | None:
-        """The same for one goods id."""
+        """The same for one goods id, with what is paid."""
         ...
 
     def sale(self, sale_id: SaleId) -> Sale | None:

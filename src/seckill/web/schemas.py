@@ -13,6 +13,7 @@ from seckill.domain.sale import SaleState
 __all__ = [
     "GoodsPage",
     "Health",
+    "Item",
     "OnSale",
     "OrderPage",
     "PaymentStarted",
@@ -51,6 +52,20 @@ class OnSale(_Shape):
         description="units still to be had, at most one second old; null when it is not known now"
     )
     server_time: Instant
+
+
+class Item(OnSale):
+    """One item, with where its units are: ``remaining + held + paid`` is ``stock``."""
+
+    held: Annotated[int, Field(ge=0)] | None = Field(
+        description="units of orders that are not paid yet; null when it is not known now"
+    )
+    paid: Annotated[int, Field(ge=0)] | None = Field(
+        description="units of paid orders, at most five seconds old; null when it is not known"
+    )
+    next_release_at: Instant | None = Field(
+        description="when nothing remains: the earliest instant at which units may come back"
+    )
 
 
 class GoodsPage(_Shape):

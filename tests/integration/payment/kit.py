@@ -393,7 +393,7 @@ async def open_pay_shop(
                 books=LedgerBooks(ledger),
                 queued=QueuedReservations(buckets),
                 ids=ids,
-                catalogue=SalesOnShow(gate, buckets, clock),
+                catalogue=SalesOnShow(gate, buckets, clock, ledger.reading),
                 authenticator=DevAuth(),
                 dependencies=Neighbours(),
                 metrics=Tally(),

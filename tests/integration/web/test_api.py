@@ -27,6 +27,28 @@ from unit.web.doubles import (
 ANN = {"x-user-id": "ann"}
 
 
+@pytest.mark.parametrize(
+    ("left", "paid", "due", "held", "next_at"),
+    [
+        (0, 30, NOW_MS + 5_000, 70, "2026-12-01T12:00:05.123Z"),
+        (0, 100, None, 0, None),
+        (40, 10, NOW_MS + 5_000, 50, None),
+        (95, 10, None, None, None),  # read at two moments: they cannot both be true now
+        (None, 10, NOW_MS, None, None),
+    ],
+)
+async def test_what_is_left_held_and_paid_adds_up_to_what_was_put_on_sale(
+    left: int | None, paid: int, due: int | None, held: int | None, next_at: str | None
+) -> None:
+    world = World()
+    world.shop.entries = [SaleOnShow(sale(), left, paid, due)]
+    async with running(world) as service:
+        item = (await service.ask("GET", "/goods/tea")).json
+    assert (item["held"], item["next_release_at"]) == (held, next_at)
+    if held is not None:
+        assert item["remaining"] + item["held"] + item["paid"] == item["stock"]
+
+
 async def test_the_shelf_shows_every_field_that_is_promised() -> None:
     world = World()
     async with running(world) as service:
@@ -43,9 +65,13 @@ async def test_the_shelf_shows_every_field_that_is_promised() -> None:
             "stock": 100,
             "remaining": 40,
             "server_time": "2026-12-01T12:00:00.123Z",
+            "held": None,
+            "paid": None,
+            "next_release_at": None,
         }
         listed = (await service.ask("GET", "/goods")).json
-        assert listed["goods"] == [one.json]
+        alone = {"held", "paid", "next_release_at"}
+        assert listed["goods"] == [{k: v for k, v in one.json.items() if k not in alone}]
         assert (listed["next"], listed["server_time"]) == (None, one.json["server_time"])
         assert (await service.ask("GET", "/goods/none")).status == 404
 

@@ -1,0 +1,283 @@
+"""The reaper with a ledger, a stock and a provider in memory that fail as they are told."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from integration.payment.kit import Provider, ReaperCounts
+from seckill.admission.errors import StockUnavailable
+from seckill.admission.late import LateAnswer
+from seckill.domain.ids import AttemptId, ReservationId, SaleId, UserId
+from seckill.domain.payment import Money, PaymentId, PaymentState
+from seckill.domain.reservation import BucketId
+from seckill.payment.errors import ProviderAway, ProviderRefused
+from seckill.pipeline.errors import ExpiryFailed, LedgerAway
+from seckill.pipeline.ports import DuePayment, ExpiryLag, LateVerdict
+from seckill.pipeline.reaper import BATCH_MAX, BATCHES_A_RUN_MAX, Reaper
+from unit.web.doubles import NOW_MS, FixedClock
+
+
+@dataclass
+class Shelf:
+    """The ledger's two sides for the reaper."""
+
+    unpaid: list[ReservationId] = field(default_factory=list)
+    bad: set[ReservationId] = field(default_factory=set)
+    aside: dict[ReservationId, str] = field(default_factory=dict)
+    busy: set[ReservationId] = field(default_factory=set)
+    transactions: int = 0
+    away: bool = False
+    payments: dict[PaymentId, DuePayment] = field(default_factory=dict)
+    verdicts: dict[PaymentId, list[LateVerdict]] = field(default_factory=dict)
+    gone_back: dict[PaymentId, str] = field(default_factory=dict)
+    has_one_after_all: bool = False
+    done: list[PaymentId] = field(default_factory=list)
+    postponed: list[tuple[PaymentId, int, str]] = field(default_factory=list)
+
+    async def due(self, orders_max: int) -> list[ReservationId]:
+        if self.away:
+            raise LedgerAway("away")
+        return [o for o in self.unpaid if o not in self.aside][:orders_max]
+
+    async def expire(self, reservation_ids: Sequence[ReservationId]) -> int:
+        assert len(reservation_ids) <= BATCH_MAX
+        self.transactions += 1
+        if self.bad & set(reservation_ids):
+            raise ExpiryFailed("the books do not add up")
+        gone = set(reservation_ids) - self.busy
+        before = len(self.unpaid)
+        self.unpaid = [o for o in self.unpaid if o not in gone]
+        return before - len(self.unpaid)
+
+    async def set_aside(self, reservation_id: ReservationId, error: str) -> None:
+        self.aside[reservation_id] = error
+
+    async def lag(self) -> ExpiryLag:
+        return ExpiryLag(len(self.unpaid), len(self.aside))
+
+    async def claim(self, payments_max: int) -> list[DuePayment]:
+        return list(self.payments.values())[:payments_max]
+
+    async def settle_late(self, payment_id: PaymentId) -> LateVerdict:
+        return self.verdicts[payment_id].pop(0)
+
+    async def give_up_late(self, payment_id: PaymentId, reason: str) -> bool:
+        self.gone_back[payment_id] = reason
+        return not self.has_one_after_all
+
+    async def refunded(self, payment_id: PaymentId) -> None:
+        self.done.append(payment_id)
+
+    async def postpone(self, payment_id: PaymentId, pause_ms: int, why: str) -> None:
+        self.postponed.append((payment_id, pause_ms, why))
+
+    def add(
+        self, state: PaymentState, name: str = "p1", *, tries: int = 1, age_ms: int = 0
+    ) -> PaymentId:
+        payment_id = PaymentId(name)
+        self.payments[payment_id] = DuePayment(
+            payment_id=payment_id,
+            state=state,
+            money=Money(9900),
+            received_at_ms=NOW_MS - age_ms,
+            refund_id=f"{name}-r1",
+            tries=tries,
+            bucket_id=BucketId(SaleId(1), 0),
+            user_id=UserId("ann"),
+            quantity=1,
+            attempt_id=AttemptId(f"late-{name}"),
+        )
+        return payment_id
+
+
+@dataclass
+class Stock:
+    answer: tuple[LateAnswer, str] | Exception = (LateAnswer.TAKEN, "a free unit was taken")
+    asked: list[AttemptId] = field(default_factory=list)
+
+    async def take(
+        self,
+        bucket_id: BucketId,  # noqa: ARG002  -- the port asks for it
+        user_id: UserId,  # noqa: ARG002  -- as above
+        quantity: int,  # noqa: ARG002  -- as above
+        attempt_id: AttemptId,
+    ) -> tuple[LateAnswer, str]:
+        self.asked.append(attempt_id)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class World:
+    def __init__(self) -> None:
+        self.shelf, self.stock, self.provider = Shelf(), Stock(), Provider()
+        self.counts = ReaperCounts()
+
+    def reaper(self, *, provider: bool = True) -> Reaper:
+        return Reaper(
+            expiry=self.shelf,
+            payments=self.shelf,
+            late_units=self.stock,
+            provider=self.provider if provider else None,
+            clock=FixedClock(),
+            observer=self.counts,
+        )
+
+
+def names(count: int) -> list[ReservationId]:
+    return [ReservationId(f"r{n:05}") for n in range(count)]
+
+
+async def test_all_that_is_due_expires_in_batches() -> None:
+    world = World()
+    world.shelf.unpaid = names(BATCH_MAX * 3 + 1)
+    assert await world.reaper().expire_due() == BATCH_MAX * 3 + 1
+    assert world.shelf.transactions == 4
+    assert world.counts.expired_orders == BATCH_MAX * 3 + 1
+    assert (world.counts.runs, world.counts.lag) == (1, ExpiryLag(0, 0))
+
+
+async def test_a_run_has_an_end_however_much_is_due() -> None:
+    world = World()
+    world.shelf.unpaid = names(BATCH_MAX * (BATCHES_A_RUN_MAX + 2))
+    assert await world.reaper().expire_due() == BATCH_MAX * BATCHES_A_RUN_MAX
+    assert world.counts.lag.oldest_ms > 0
+
+
+async def test_bad_orders_are_found_by_halving_and_hold_up_no_other() -> None:
+    """C80: three of a full batch."""
+    world = World()
+    world.shelf.unpaid = names(BATCH_MAX)
+    world.shelf.bad = {ReservationId(f"r{n:05}") for n in (0, 117, 249)}
+    assert await world.reaper().expire_due() == BATCH_MAX - 3
+    assert set(world.shelf.aside) == world.shelf.bad
+    assert world.shelf.transactions < 60
+    assert world.counts.lag.set_aside == 3
+    assert await world.reaper().expire_due() == 0
+
+
+async def test_orders_that_somebody_else_is_at_do_not_make_it_turn_in_circles() -> None:
+    world = World()
+    world.shelf.unpaid = names(BATCH_MAX)
+    world.shelf.busy = set(world.shelf.unpaid)
+    assert await world.reaper().expire_due() == 0
+    assert world.shelf.transactions == 1
+
+
+async def test_a_ledger_that_is_away_sets_nothing_aside() -> None:
+    world = World()
+    world.shelf.away = True
+    with pytest.raises(LedgerAway):
+        await world.reaper().expire_due()
+    assert (world.shelf.aside, world.counts.runs) == ({}, 0)
+
+
+async def test_late_money_takes_a_unit_and_waits_for_its_order() -> None:
+    world = World()
+    p = world.shelf.add(PaymentState.LATE)
+    world.shelf.verdicts[p] = [LateVerdict.WANTING, LateVerdict.WANTING, LateVerdict.SETTLED]
+    for _ in range(3):
+        await world.reaper().finish_payments()
+    assert world.stock.asked == ["late-p1", "late-p1"]
+    assert [pause for _, pause, _ in world.shelf.postponed] == [200, 200]
+    assert (world.counts.taken, world.shelf.gone_back) == ([True], {})
+
+
+async def test_late_money_that_finds_nothing_goes_back() -> None:
+    world = World()
+    p = world.shelf.add(PaymentState.LATE)
+    world.shelf.verdicts[p] = [LateVerdict.WANTING]
+    world.stock.answer = (LateAnswer.REFUSED, "nothing is left")
+    await world.reaper().finish_payments()
+    assert world.shelf.gone_back == {p: "nothing is left"}
+    assert world.counts.taken == [False]
+
+
+async def test_late_money_that_has_a_unit_after_all_is_looked_at_again() -> None:
+    world = World()
+    p = world.shelf.add(PaymentState.LATE)
+    world.shelf.verdicts[p] = [LateVerdict.WANTING]
+    world.stock.answer = (LateAnswer.REFUSED, "the sale is over")
+    world.shelf.has_one_after_all = True
+    await world.reaper().finish_payments()
+    assert world.shelf.postponed == [(p, 200, "it has one")]
+    assert world.counts.taken == []
+
+
+async def test_late_money_whose_order_was_refused_goes_back() -> None:
+    world = World()
+    p = world.shelf.add(PaymentState.LATE)
+    world.shelf.verdicts[p] = [LateVerdict.MISSED]
+    await world.reaper().finish_payments()
+    assert p in world.shelf.gone_back
+    assert world.stock.asked == []
+
+
+@pytest.mark.parametrize(("age_ms", "given_up"), [(0, False), (599_000, False), (601_000, True)])
+async def test_late_money_waits_for_a_paused_sale_for_ten_minutes(
+    age_ms: int, given_up: bool
+) -> None:
+    world = World()
+    p = world.shelf.add(PaymentState.LATE, age_ms=age_ms)
+    world.shelf.verdicts[p] = [LateVerdict.WANTING]
+    world.stock.answer = (LateAnswer.NOT_NOW, "paused")
+    await world.reaper().finish_payments()
+    assert (p in world.shelf.gone_back) == given_up
+    assert bool(world.shelf.postponed) != given_up
+
+
+async def test_redis_being_away_costs_late_money_nothing_but_time() -> None:
+    world = World()
+    late = world.shelf.add(PaymentState.LATE, tries=9)
+    back = world.shelf.add(PaymentState.REFUND_DUE, "p2")
+    world.shelf.verdicts[late] = [LateVerdict.WANTING]
+    world.stock.answer = StockUnavailable("connection", "refused", outcome_known=False)
+    assert await world.reaper().finish_payments() == 2
+    assert [(p, pause) for p, pause, _ in world.shelf.postponed] == [(late, 1_000)]
+    assert world.shelf.done == [back]
+
+
+async def test_a_refund_is_asked_under_one_name_until_it_is_done() -> None:
+    world = World()
+    p = world.shelf.add(PaymentState.REFUND_DUE)
+    world.provider.done = False
+    await world.reaper().finish_payments()
+    assert world.shelf.postponed == [(p, 600_000, "news will follow")]
+    world.provider.done = True
+    await world.reaper().finish_payments()
+    assert [r.refund_id for r in world.provider.refunds] == ["p1-r1", "p1-r1"]
+    assert world.shelf.done == [p]
+    assert world.counts.refunds == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "tries", "pause_ms"),
+    [
+        (ProviderAway("busy"), 1, 1_000),
+        (ProviderAway("busy"), 4, 8_000),
+        (ProviderAway("busy"), 50, 300_000),
+        (ProviderRefused("never"), 1, 3_600_000),
+        (KeyError("a fault of the provider's program"), 1, 1_000),
+    ],
+)
+async def test_a_provider_that_fails_is_asked_again_and_holds_up_no_other(
+    error: Exception, tries: int, pause_ms: int
+) -> None:
+    world = World()
+    world.provider.error = error
+    p = world.shelf.add(PaymentState.REFUND_DUE, tries=tries)
+    late = world.shelf.add(PaymentState.LATE, "p2")
+    world.shelf.verdicts[late] = [LateVerdict.SETTLED]
+    await world.reaper().finish_payments()
+    assert [(name, pause) for name, pause, _ in world.shelf.postponed] == [(p, pause_ms)]
+    assert world.counts.taken == [True]
+
+
+async def test_without_a_provider_refunds_wait_and_say_why() -> None:
+    world = World()
+    p = world.shelf.add(PaymentState.REFUND_DUE)
+    await world.reaper(provider=False).finish_payments()
+    ((name, _, why),) = world.shelf.postponed
+    assert name == p
+    assert "payment_provider" in why
