@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from seckill.domain.order import Order
     from seckill.ledger.expiry import Setback
     from seckill.runtime.bootstrap import Stores
+    from seckill.runtime.order_trace import OrderTrace
 
 __all__ = ["orders_app"]
 
@@ -31,6 +32,25 @@ ReasonOption = Annotated[
         help="Why; shown to the buyer and kept in the action log. At most 500 characters.",
     ),
 ]
+
+
+@orders_app.command("trace")
+def orders_trace(
+    reservation_id: Annotated[str, typer.Argument(metavar="ID", help="The reservation id.")],
+    data_dir: DataDirOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """The whole life of one purchase, from the POST to the release, out of all stores."""
+    from seckill.runtime.order_trace import trace_order  # noqa: PLC0415
+
+    async def work(stores: "Stores") -> "OrderTrace":
+        return await trace_order(stores, reservation_id)
+
+    trace = with_stores(data_dir, work)
+    if as_json:
+        print_json(trace.to_dict())
+    else:
+        typer.echo(trace.to_text())
 
 
 @orders_app.command("list")

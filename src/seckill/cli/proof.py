@@ -9,8 +9,13 @@ from seckill.domain.errors import InvalidValue
 from seckill.domain.wording import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from seckill.admission.fence_ports import Rebuild
+    from seckill.ledger.fences import FenceStatement
     from seckill.runtime.bootstrap import Stores
+    from seckill.runtime.reconciling import Reconciliation
 
 __all__ = ["proof_app"]
 
@@ -31,6 +36,66 @@ def audit(data_dir: DataDirOption = None, as_json: JSONOption = False) -> None:
 
 
 @proof_app.command()
+def reconcile(
+    goods_id: Annotated[
+        str | None, typer.Argument(metavar="[GOODS_ID]", help="The goods; default: every sale.")
+    ] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Do it. Without this nothing is changed.")
+    ] = False,
+    wait_s: Annotated[
+        float, typer.Option(help="Longest wait for an outbox to run dry into the ledger.")
+    ] = 30.0,
+    data_dir: DataDirOption = None,
+    as_json: JSONOption = False,
+) -> None:
+    """Show what would set the findings of the audit right; with --apply do it.
+
+    Safe to be repeated, and by two operators at once. Exit 1 while something is left to be done.
+    """
+    from seckill.runtime.reconciling import reconcile as reconcile_stores  # noqa: PLC0415
+
+    async def work(stores: "Stores") -> "Reconciliation":
+        return await reconcile_stores(stores, goods_id, apply=apply, deadline_ms=int(wait_s * 1000))
+
+    result = with_stores(data_dir, work)
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        for line in _reconciliation(result, apply=apply):
+            typer.echo(line)
+    raise typer.Exit(0 if result.ok else 1)
+
+
+def _reconciliation(result: "Reconciliation", *, apply: bool) -> "Iterator[str]":
+    if not result.plan:
+        yield "nothing is to be repaired"
+        return
+    for repair in result.plan:
+        where = f"goods {repair.goods_id}"
+        if repair.bucket is not None:
+            where += f" (bucket {repair.sale_id}.{repair.bucket})"
+        yield f"{repair.action.value:<8} {where}: {', '.join(repair.findings)}"
+        for sentence in repair.what:
+            yield f"         - {sentence}"
+    if not apply:
+        yield "nothing was changed: `seckill reconcile --apply` does it"
+        return
+    for one in result.done:
+        where = f"bucket {one.repair.sale_id}.{one.repair.bucket}"
+        if one.rebuild is None:
+            yield f"left     {where}: {one.why_not}"
+        else:
+            yield (
+                f"done     {where}: open under epoch {one.rebuild.epoch},"
+                f" {counted(one.rebuild.recovered_orders, 'order')} recovered,"
+                f" {counted(len(one.rebuild.lost), 'purchase')} named as lost"
+            )
+    rest = counted(len(result.after.findings), "finding")
+    yield "every promise is kept" if result.ok else f"the audit still has {rest}"
+
+
+@proof_app.command()
 def rebuild(
     goods_id: Annotated[
         str | None,
@@ -43,6 +108,10 @@ def rebuild(
     wait_s: Annotated[
         float, typer.Option(help="Longest wait for the outbox to run dry into the ledger.")
     ] = 30.0,
+    statements: Annotated[
+        bool,
+        typer.Option("--statements", help="Only tell what happened to sales that were closed."),
+    ] = False,
     data_dir: DataDirOption = None,
     as_json: JSONOption = False,
 ) -> None:
@@ -53,6 +122,9 @@ def rebuild(
     """
     from seckill.runtime.rebuilding import rebuild as rebuild_buckets  # noqa: PLC0415
 
+    if statements:
+        _tell_statements(data_dir, as_json=as_json)
+        return
     if force and goods_id is None:
         raise InvalidValue("--force", "needs a GOODS_ID: which bucket is to be made anew")
 
@@ -65,25 +137,46 @@ def rebuild(
         return
     if not rows:
         typer.echo("no bucket needs a rebuild")
-    for row in rows:
-        typer.echo(
-            f"goods {row['goods_id']}: open again under epoch {row['epoch']} after"
-            f" {row['paused_ms']} ms, {counted(row['remaining'], 'unit')} left,"
-            f" {row['held']:,} held by {counted(row['buyers'], 'buyer')},"
-            f" {counted(len(row['lost']), 'acknowledged purchase')} lost"
+    for line in (line for row in rows for line in _rebuilt(row)):
+        typer.echo(line)
+
+
+def _rebuilt(row: dict[str, Any]) -> "Iterator[str]":
+    """What a rebuild did, for people."""
+    yield (
+        f"goods {row['goods_id']}: open again under epoch {row['epoch']} after"
+        f" {row['paused_ms']} ms, {counted(row['remaining'], 'unit')} left,"
+        f" {row['held']:,} held by {counted(row['buyers'], 'buyer')},"
+        f" {counted(len(row['lost']), 'acknowledged purchase')} lost"
+    )
+    if row["recovered"]:
+        yield f"  {counted(row['recovered'], 'order')} that only Redis still knew of written"
+    if row["withheld"]:
+        yield (
+            f"  {counted(row['withheld'], 'unit')} withheld for them: `seckill sale stock"
+            f" {row['goods_id']} --by {row['withheld']}` puts them back on sale"
         )
-        if row["recovered"]:
-            typer.echo(
-                f"  {counted(row['recovered'], 'order')} that only Redis still knew of written"
-            )
-        if row["withheld"]:
-            typer.echo(
-                f"  {counted(row['withheld'], 'unit')} withheld for them: `seckill sale stock"
-                f" {row['goods_id']} --by {row['withheld']}` puts them back on sale"
-            )
-        for sentence in row["unknown"]:
-            typer.echo(f"  not known: {sentence}")
-        for reservation_id in row["lost"]:
+    for sentence in row["unknown"]:
+        yield f"  not known: {sentence}"
+    for reservation_id in row["lost"]:
+        yield f"  lost {reservation_id}"
+
+
+def _tell_statements(data_dir: "Path | None", *, as_json: bool) -> None:
+    from seckill.audit.report import statement_text  # noqa: PLC0415
+
+    async def work(stores: "Stores") -> "list[FenceStatement]":
+        return await stores.ledger.fences.statements()
+
+    found = with_stores(data_dir, work)
+    if as_json:
+        print_json([one.to_dict() for one in found])
+        return
+    if not found:
+        typer.echo("no sale was ever closed by the fence")
+    for one in found:
+        typer.echo(statement_text(one))
+        for reservation_id in one.lost:
             typer.echo(f"  lost {reservation_id}")
 
 
