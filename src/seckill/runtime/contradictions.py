@@ -23,14 +23,6 @@ def contradictions(settings: "Settings") -> Iterator[tuple[str, str]]:
             "for you has none"
         )
         yield "durability", rule
-    if settings.payment_provider == "sandbox" and not settings.bind_address.loopback:
-        rule = (
-            f"sandbox lets whoever opens its page say that an order is paid, and bind "
-            f"{settings.bind} can be reached from other machines: use none or a real provider"
-        )
-        yield "payment_provider", rule
-    if settings.payment_webhook_secrets.get_secret_value() and settings.payment_provider == "none":
-        yield "payment_webhook_secrets", "does not go with payment_provider none: nobody sends news"
     if settings.auth == "jwt":
         yield from _jwt_contradictions(settings)
     elif not settings.bind_address.loopback:
@@ -39,6 +31,18 @@ def contradictions(settings: "Settings") -> Iterator[tuple[str, str]]:
             "other machines: use jwt, or a loopback bind"
         )
         yield "auth", rule
+    yield from _payment_contradictions(settings)
+
+
+def _payment_contradictions(settings: "Settings") -> Iterator[tuple[str, str]]:
+    if settings.payment_provider == "sandbox" and not settings.bind_address.loopback:
+        rule = (
+            f"sandbox lets whoever opens its page say that an order is paid, and bind "
+            f"{settings.bind} can be reached from other machines: use none or a real provider"
+        )
+        yield "payment_provider", rule
+    if settings.payment_webhook_secrets.get_secret_value() and settings.payment_provider == "none":
+        yield "payment_webhook_secrets", "does not go with payment_provider none: nobody sends news"
 
 
 def _kafka_contradictions(settings: "Settings") -> Iterator[tuple[str, str]]:
