@@ -337,7 +337,7 @@ class Connection(asyncio.Protocol):
             self._body_timer = None
         request.keep_alive = keep_alive = parser.should_keep_alive()
         if not keep_alive:
-            request.is_old = parser.get_http_version() == "1.0"
+            request.is_old = self._is_old(parser)
         if self._current is None and not self._queue:
             self._serve(request)
         else:
@@ -505,10 +505,23 @@ class Connection(asyncio.Protocol):
             self._refusal = _head_too_large(self._host.head_bytes_max)
             raise _Refused
 
+    def _is_old(self, parser: httptools.HttpRequestParser) -> bool:
+        """Whether HTTP/1.0 is spoken. The parser takes 0.9 and 2.0 too, which is not meant here."""
+        version = parser.get_http_version()
+        if version not in {"1.0", "1.1"}:
+            self._refusal = HTTPProblem(
+                505,
+                "HTTP/1.1 is spoken here.",
+                field="request",
+                rule="must be HTTP/1.1 or HTTP/1.0",
+            )
+            raise _Refused
+        return version == "1.0"
+
     def _expect_body(self, request: Request, parser: httptools.HttpRequestParser) -> None:
         """Look at the headers that say how the request goes on."""
         headers = dict(request.headers)
-        request.is_old = parser.get_http_version() == "1.0"
+        request.is_old = self._is_old(parser)
         length = headers.get(b"content-length", b"")
         has_body = b"transfer-encoding" in headers or length.strip(b"0") != b""
         if parser.should_upgrade() and has_body:

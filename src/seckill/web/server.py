@@ -130,6 +130,7 @@ class _Server:
         self._connections: set[Connection] = set()
         self._accepted = 0
         self._listening: asyncio.Server | None = None
+        self._is_full = False
         self._closed = False
         self._running: set[asyncio.Task[None]] = set()
         self._gone = asyncio.Event()
@@ -153,7 +154,8 @@ class _Server:
         self._accepted -= 1
         if not self._connections:
             self._gone.set()
-        if self._listening is None and not self._closed and self._accepted < self._connections_max:
+        if self._is_full and not self._closed and self._accepted < self._connections_max:
+            self._is_full = False
             self._start(self.listen())
 
     def refused(self, status: int) -> None:
@@ -164,20 +166,27 @@ class _Server:
 
     async def listen(self) -> None:
         """Accept connections, until there are as many as there may be."""
-        if self._listening is not None or self._closed:
-            return
         # A descriptor of its own: it is closed when this server stops to accept.
         listener = socket.socket(fileno=os.dup(self._descriptor))
         listener.setblocking(False)
-        self._listening = await asyncio.get_running_loop().create_server(
+        server = await asyncio.get_running_loop().create_server(
             self._accept, sock=listener, backlog=self._settings.backlog
         )
+        self._listening = server
+        if self._closed or self._is_full:
+            self._pause()  # meanwhile it was stopped, or the last place was taken
 
     def _accept(self) -> Connection:
         self._accepted += 1
-        if self._accepted >= self._connections_max:
-            self._pause()
+        if self._accepted >= self._connections_max and not self._is_full:
+            self._is_full = True
+            # Not now: the loop still has this connection in its hands.
+            asyncio.get_running_loop().call_soon(self._pause_if_full)
         return Connection(self)
+
+    def _pause_if_full(self) -> None:
+        if self._is_full:
+            self._pause()
 
     def _pause(self) -> None:
         """Accept no more. What comes waits in the backlog of the socket, which stays open."""
