@@ -51,6 +51,7 @@ class Lease:
         each: whether that is meant for each worker.
         window_ns: the window.
         is_value: whether it is for one value.
+        shut_ns: until then there is nothing to be had, and nothing to be asked for.
     """
 
     __slots__ = (
@@ -75,6 +76,7 @@ class Lease:
         "key",
         "retry_ns",
         "shared",
+        "shut_ns",
         "window_ns",
     )
 
@@ -90,6 +92,7 @@ class Lease:
         self.asked = 0
         self.asked_ns = now_ns
         self.retry_ns = now_ns
+        self.shut_ns = now_ns
         self.shared: deque[tuple[int, int]] = deque()
         self._hold = 0
         self._good_until_ns = 0
@@ -115,6 +118,23 @@ class Lease:
 
     # Being asked.
 
+    def take_fast(self, units: int, now_ns: int) -> bool | None:
+        """The two usual cases in a few steps: enough in hand, or shut. None: it is another case."""
+        if now_ns < self.shut_ns:
+            self._need = max(self._need, units)
+        elif now_ns >= self._good_until_ns or 2 * (self._hold - units) < self.block:
+            return None
+        else:
+            self._hold -= units
+        self.asked += units
+        self.asked_ns = now_ns
+        return now_ns >= self.shut_ns
+
+    def shut(self, now_ns: int) -> None:
+        """Note that nothing is to be had until Redis may be asked again."""
+        if not self.in_hand(now_ns) and not self._owed:
+            self.shut_ns = min(self.retry_ns, max(self._credit_from_ns, now_ns))
+
     def in_hand(self, now_ns: int) -> int:
         """Tokens that may still be used."""
         if now_ns >= self._good_until_ns:
@@ -135,6 +155,7 @@ class Lease:
 
     def give_back(self, units: int, now_ns: int) -> None:
         """Undo a ``take``. Tokens whose window is over are not saved up."""
+        self.shut_ns = now_ns
         if self._owed >= units:
             self._owed -= units
         elif now_ns < self._good_until_ns:
@@ -216,7 +237,8 @@ class Lease:
         wanted = 0 if leaving or not leasing else self._wanted(now_ns)
         need, owed, hold = self._need, self._owed, self.in_hand(now_ns)
         self.asked, self._need, self._owed, self._told_ns = 0, 0, 0, now_ns
-        self._hold = keep = min(hold, wanted)
+        # Others may have come since the hand was filled, and the block be smaller.
+        self._hold = keep = min(hold, wanted, max(self.block, need))
         self._owed_in_flight = owed
         had = self._had_ns is not None and now_ns - self._had_ns < self.window_ns
         if owed:
@@ -244,6 +266,7 @@ class Lease:
         self._good_until_ns = exchange.sent_ns + self.window_ns
         self.block = answer.block
         self._room = answer.room
+        self.shut_ns = now_ns
         self.retry_ns = now_ns + answer.retry_ms * NANOSECONDS_PER_MS
         self._owed_in_flight = 0
         self._flight_ns = now_ns - exchange.sent_ns

@@ -148,6 +148,7 @@ class LeaseBook:
         self._silence_ns = settings.silence_ms * NANOSECONDS_PER_MS
         self._forget_ms = settings.forget_ms
         self._table = LeaseTable(keys, settings.value_count_max)
+        self._flows = self._table.flows
         self._keys = keys
         self._now_ns = now_ns
         # The engine holds its own lock when it asks; this one is for the driver's thread.
@@ -173,28 +174,40 @@ class LeaseBook:
         """Take tokens of a rule at once or not at all; see ``TokenSource``."""
         now_ns = self._now_ns()
         with self._lock:
-            wanted = self._table.wanted(rule, count, values, now_ns)
+            if not values:
+                config = rule.cluster_config
+                known = self._flows.get(config.flow_id) if config is not None else None
+                if known is not None and known[0] is rule:
+                    taken = known[1].take_fast(count, now_ns)
+                    if taken is not None:
+                        return TokenStatus.OK if taken else TokenStatus.BLOCKED
+            return self._acquire(rule, count, values, now_ns)
+
+    def _acquire(
+        self, rule: ClusterRule, count: int, values: tuple[object, ...], now_ns: int
+    ) -> TokenStatus:
+        wanted = self._table.wanted(rule, count, values, now_ns)
+        for lease, units in wanted.items():
+            lease.asked += units
+            lease.asked_ns = now_ns
+        if self._contact_ns is None and self._expected is None:
+            return TokenStatus.BLOCKED
+        if self._is_away(wanted, now_ns):
+            share = self._share(rule)
+            workers = self._workers
             for lease, units in wanted.items():
-                lease.asked += units
-                lease.asked_ns = now_ns
-            if self._contact_ns is None and self._expected is None:
-                return TokenStatus.BLOCKED
-            if self._is_away(wanted, now_ns):
-                share = self._share(rule)
-                workers = self._workers
-                for lease, units in wanted.items():
-                    whole = lease.count if lease.each else lease.count * share
-                    lease.use_share(units, math.floor(whole + ROUNDING), now_ns)
-                return TokenStatus.UNAVAILABLE
-            workers = 0 if self._failing else self._workers
-            all_there = True
+                whole = lease.count if lease.each else lease.count * share
+                lease.use_share(units, math.floor(whole + ROUNDING), now_ns)
+            return TokenStatus.UNAVAILABLE
+        workers = 0 if self._failing else self._workers
+        all_there = True
+        for lease, units in wanted.items():
+            all_there = lease.has(units, workers, now_ns) and all_there
+        if all_there:
             for lease, units in wanted.items():
-                all_there = lease.has(units, workers, now_ns) and all_there
-            if all_there:
-                for lease, units in wanted.items():
-                    lease.take(units, now_ns)
-            self._look(wanted, now_ns, short=not all_there)
-            return TokenStatus.OK if all_there else TokenStatus.BLOCKED
+                lease.take(units, now_ns)
+        self._look(wanted, now_ns, short=not all_there)
+        return TokenStatus.OK if all_there else TokenStatus.BLOCKED
 
     def give_back(self, rule: ClusterRule, count: int, values: tuple[object, ...] = ()) -> None:
         """Undo an ``acquire`` that was answered OK; see ``TokenSource``."""
@@ -358,11 +371,13 @@ class LeaseBook:
         """See whether Redis should be asked now."""
         urgent = False
         for lease in wanted:
-            if lease not in self._due and (short or lease.runs_low(now_ns)):
+            if lease in self._due:
+                urgent = urgent or now_ns >= lease.retry_ns
+            elif short or lease.runs_low(now_ns):
                 self._due[lease] = None
                 urgent = True
-            elif lease in self._due and now_ns >= lease.retry_ns:
-                urgent = True
+            if short:
+                lease.shut(now_ns)
         if urgent and not self._told_due and not self._failing:
             self._told_due = True
             self.on_due()

@@ -37,16 +37,19 @@ class LeaseTable:
     Args:
         keys: names in Redis.
         value_count_max: values of one rule; beyond it the longest unseen is forgotten.
+
+    Attributes:
+        flows: by number, the flow rule that a lease was asked for last, and the lease.
     """
 
     def __init__(self, keys: SentinelKeys, value_count_max: int) -> None:
         self._keys = keys
         self._value_count_max = value_count_max
-        self._flows: dict[int, tuple[ClusterRule, Lease]] = {}
+        self.flows: dict[int, tuple[ClusterRule, Lease]] = {}
         self._values: dict[int, _ValueRule] = {}
 
     def __len__(self) -> int:
-        return len(self._flows) + sum(len(one.leases) for one in self._values.values())
+        return len(self.flows) + sum(len(one.leases) for one in self._values.values())
 
     def wanted(
         self, rule: ClusterRule, count: int, values: tuple[object, ...], now_ns: int
@@ -64,7 +67,7 @@ class LeaseTable:
     def _flow_lease(self, rule: ClusterRule, now_ns: int) -> Lease:
         config = rule.cluster_config
         assert config is not None, "a rule in force in cluster mode has it"
-        found = self._flows.get(config.flow_id)
+        found = self.flows.get(config.flow_id)
         if found is not None and found[0] is rule:
             return found[1]
         window_ns = config.window_interval_ms * NANOSECONDS_PER_MS
@@ -79,7 +82,7 @@ class LeaseTable:
             # The rule was changed, or two rules share a number: the tokens are of one rule.
             lease = found[1]
             lease.change(count=count, each=each, window_ns=window_ns)
-        self._flows[config.flow_id] = (rule, lease)
+        self.flows[config.flow_id] = (rule, lease)
         return lease
 
     def _value_lease(self, rule: ParamFlowRule, key: Hashable, now_ns: int) -> Lease:
@@ -109,7 +112,7 @@ class LeaseTable:
 
     def to_renew(self) -> Iterator[Lease]:
         """What a heartbeat speaks of. A value that nobody asks for loses its tokens silently."""
-        for _, lease in self._flows.values():
+        for _, lease in self.flows.values():
             yield lease
         for one in self._values.values():
             for lease in one.leases.values():
@@ -118,9 +121,9 @@ class LeaseTable:
 
     def forget_idle(self, now_ns: int) -> None:
         """Let go of what nobody asked for in a while."""
-        for flow_id, (_, lease) in list(self._flows.items()):
+        for flow_id, (_, lease) in list(self.flows.items()):
             if lease.is_idle(now_ns):
-                del self._flows[flow_id]
+                del self.flows[flow_id]
         for one in self._values.values():
             while one.leases:
                 key, lease = next(iter(one.leases.items()))
