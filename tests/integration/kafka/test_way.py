@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from redis.asyncio import Redis
 
 from contract.ledger.kit import HandClock, Shop, dump, open_shop
@@ -558,3 +559,23 @@ async def test_a_consumer_that_cannot_be_made_is_told_to_whoever_asks(
     for _ in range(2):
         with pytest.raises(ChannelUnavailable, match=r"security\.protocol"):
             await channel.receive(1, 10)
+
+
+async def test_a_commit_that_failed_is_made_up_for_without_a_further_order(
+    way: KafkaWay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await admit(way, 10)
+    await way.carry()
+    channel = await way.channel()
+    real, failures = channel._commit, iter(range(1))
+
+    def commit(consumer: Any, positions: dict[int, int]) -> None:
+        if next(failures, None) is not None:
+            raise KafkaException(KafkaError(KafkaError.NOT_COORDINATOR))
+        real(consumer, positions)
+
+    monkeypatch.setattr(channel, "_commit", commit)
+    working = Working(channel, MemoryOrderLedger())
+    await until(lambda: _is_dry(way), 20)
+    await working.end()
+    assert next(failures, None) is None

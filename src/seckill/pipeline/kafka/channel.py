@@ -95,6 +95,7 @@ class KafkaChannel:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._owned: set[int] = set()
         self._paused = False
+        self._uncommitted = False
         self._on_rebalance = on_rebalance
         self._thread = threading.Thread(target=self._work, name=f"kafka {name}", daemon=True)
         self._thread.start()
@@ -111,6 +112,10 @@ class KafkaChannel:
         if not messages:
             await self._ask(lambda consumer: self._fetch(consumer, deliveries_max, wait_ms))
             messages = self._hands.waiting(deliveries_max)
+            if not messages:
+                # A commit that failed is made up for now, or what is written would count as under
+                # way until the next order comes.
+                await self._settle(())
         deliveries = []
         poison: list[tuple[Message, str]] = []
         for message in messages:
@@ -161,8 +166,12 @@ class KafkaChannel:
                 await self._ask(lambda consumer: self._commit(consumer, positions))
         except (TimeoutError, ChannelUnavailable) as error:
             # Not an error: what is written comes again, and changes nothing.
-            _log.warning("offsets were not committed", error=str(error) or "no answer in time")
+            if not self._uncommitted:
+                _log.warning("offsets were not committed", error=str(error) or "no answer in time")
+            self._uncommitted = True
             self._on_commit_failed()
+        else:
+            self._uncommitted = False
 
     async def _ask(self, work: Callable[[Any], T]) -> T:
         loop = asyncio.get_running_loop()
