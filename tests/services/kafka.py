@@ -29,6 +29,7 @@ from seckill.runtime.errors import KafkaMissing
 __all__ = ["KafkaBroker", "KafkaCluster", "jars_or_skip", "kafka_broker", "own_options"]
 
 _numbers = itertools.count(1)
+_LAUNCHER = ThreadPoolExecutor(1, "kafka launcher")
 
 _TEST_OPTIONS = {
     # Nothing of it outlives the session, and what a broker's own disk forgets is not tested here.
@@ -86,6 +87,10 @@ class KafkaBroker:
         return self._process.pid
 
     def launch(self) -> None:
+        # The kernel ends the broker with the *thread* that started it, so that is one which stays.
+        _LAUNCHER.submit(self._launch).result()
+
+    def _launch(self) -> None:
         assert self._process is None
         with (self._kafka.folder / "out.log").open("ab") as log:
             self._process = subprocess.Popen(

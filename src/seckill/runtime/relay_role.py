@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 _NICENESS: Final = 5
 _BUCKETS_EVERY_S: Final = 0.25
-_GRACE_MS: Final = 3_000
+_GRACE_MS: Final = 2_000
 """What Kafka may take to take what is under way once a stop was asked for; less than the
 supervisor waits."""
 

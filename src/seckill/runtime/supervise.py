@@ -55,7 +55,7 @@ from seckill.runtime.telemetry import Metrics, reset_gauges
 
 __all__ = ["RunReport", "Supervisor", "child_command", "describe_run"]
 
-_WORKER_GRACE_MS: Final = 5_000
+_WORKER_GRACE_MS: Final = 8_000
 _REDIS_GRACE_MS: Final = 10_000
 _KAFKA_GRACE_MS: Final = 20_000
 _REDIS_HURRY_MS: Final = 2_000
