@@ -224,6 +224,23 @@ class Buckets:
         """
         await self._scripts.run(FENCE_OFF, (self._keys.bucket(bucket_id).meta,), (newest_epoch,))
 
+    async def forget(self, bucket_id: BucketId, newest_epoch: int) -> None:
+        """Take the keys of a bucket out of Redis, for good. Its memory is freed beside its work."""
+        keys = self._keys.bucket(bucket_id)
+        stages = range(max(1, newest_epoch - _STAGES_KEPT_MAX), newest_epoch + 2)
+        try:
+            await self._redis.unlink(
+                keys.meta,
+                keys.buyers,
+                keys.outbox,
+                keys.released,
+                keys.changes,
+                keys.dead,
+                *(keys.staged_buyers(epoch) for epoch in stages),
+            )
+        except RedisError as error:
+            raise unavailable(error) from error
+
     async def note_written(self, bucket_id: BucketId, epoch: int, seq: int) -> None:
         """Have the bucket remember how far the ledger has written its epoch."""
         await self._scripts.run(NOTE_WRITTEN, (self._keys.bucket(bucket_id).meta,), (epoch, seq))

@@ -37,6 +37,7 @@ _log = structlog.get_logger()
 
 _NO_SUCH_GOODS = Decision(Outcome.NO_SUCH_GOODS)
 _SOLD_OUT = Decision(Outcome.SOLD_OUT)
+_ENDED = Decision(Outcome.ENDED)
 
 
 def bucket_of(sale: Sale, user_id: UserId) -> BucketId:
@@ -190,6 +191,8 @@ class AdmissionGate:
             sale = sales.get(goods_id)
             if sale is None:
                 return self._not_in_catalogue(goods_id, waiting)
+            if sale.retired:
+                return _ENDED  # its books are closed, and its keys leave Redis
             lane = self._lane(bucket_of(sale, waiting.user_id))
             if sale.bucket_count == 1:
                 self._only_lanes[goods_id] = lane
@@ -287,7 +290,7 @@ class AdmissionGate:
 
     def _forget_closed_sales(self) -> None:
         """Drop the lanes of sales that nobody can ask for any more, and their buyers' filters."""
-        known = {sale.sale_id for sale in self._catalogue.sales.values()}
+        known = {sale.sale_id for sale in self._catalogue.sales.values() if not sale.retired}
         for bucket_id, lane in list(self._lanes.items()):
             if bucket_id.sale_id not in known and lane.idle:
                 del self._lanes[bucket_id]

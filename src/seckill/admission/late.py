@@ -6,13 +6,14 @@ holds for it without a word about it. Nobody is told yes by this: the buyer read
 has it.
 """
 
+from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from typing import Final
 
 from seckill.admission.bucket import Buckets
 from seckill.admission.keys import Keys
 from seckill.admission.scripts import ADMIT, Scripts, Status
-from seckill.domain.ids import AttemptId, UserId
+from seckill.domain.ids import AttemptId, SaleId, UserId
 from seckill.domain.outcomes import Outcome
 from seckill.domain.reservation import BucketId
 
@@ -40,12 +41,23 @@ class LateAnswer(StrEnum):
 
 
 class LateAdmission:
-    """Takes free units for late money."""
+    """Takes free units for late money.
 
-    def __init__(self, scripts: Scripts, buckets: Buckets, keys: Keys) -> None:
+    Args:
+        is_retired: whether a sale is over for ever: its bucket is not lost then, but gone.
+    """
+
+    def __init__(
+        self,
+        scripts: Scripts,
+        buckets: Buckets,
+        keys: Keys,
+        is_retired: Callable[[SaleId], Awaitable[bool]] | None = None,
+    ) -> None:
         self._scripts = scripts
         self._buckets = buckets
         self._keys = keys
+        self._is_retired = is_retired
 
     async def take(
         self, bucket_id: BucketId, user_id: UserId, quantity: int, attempt_id: AttemptId
@@ -59,6 +71,9 @@ class LateAdmission:
             StockUnavailable: Redis cannot answer now; ask again with the same attempt.
         """
         view = await self._buckets.look(bucket_id)
+        gone = view.status is Status.MISSING
+        if gone and self._is_retired and await self._is_retired(bucket_id.sale_id):
+            return LateAnswer.REFUSED, _REFUSALS[Outcome.ENDED]
         if view.status is not Status.OK:
             return LateAnswer.NOT_NOW, f"the bucket is {view.status.name.lower()}"
         keys = self._keys.bucket(bucket_id)

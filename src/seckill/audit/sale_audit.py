@@ -96,7 +96,8 @@ class SaleAudit:
             sums = await books.sums(sale_id)
             assert sums is not None, "sales are never deleted"
             # It may have been closed since the audit began.
-            closed = all(sale.sale_id != sale_id for sale in await books.sales(closed=False))
+            now = [sale for sale in await books.sales(closed=False) if sale.sale_id == sale_id]
+            closed = not now or now[0].retired
             epochs = await books.epochs(sale_id)
             causes = await books.fence_causes(sale_id)
             for bucket in buckets.values():

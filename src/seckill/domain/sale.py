@@ -122,6 +122,7 @@ class Sale:
         paused: stopped by an operator; nobody is admitted.
         version: raised by each change, so that a late projection never overwrites a newer one.
         closed: a later sale of the same goods has taken its place, or its books are closed.
+        retired: it is over, its books are closed for ever, and its keys leave Redis.
 
     The other attributes are those of `NewSale`.
     """
@@ -140,10 +141,15 @@ class Sale:
     bucket_count: int = 1
     closed: bool = False
     late_payment: LatePayment = LatePayment.TAKE_FREE_UNIT
+    retired: bool = False
 
     def state_at(self, now_ms: int) -> SaleState:
         """Where the sale stands at ``now_ms``. The window is [starts_at, ends_at)."""
-        if self.closed or (self.ends_at_ms is not None and now_ms >= self.ends_at_ms):
+        if (
+            self.closed
+            or self.retired
+            or (self.ends_at_ms is not None and now_ms >= self.ends_at_ms)
+        ):
             return SaleState.ENDED
         if now_ms < self.starts_at_ms:
             return SaleState.SCHEDULED

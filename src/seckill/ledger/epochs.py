@@ -36,7 +36,7 @@ from seckill.ledger.tables import (
     stock_changes,
 )
 
-__all__ = ["UNWRITTEN_MAX", "Buyer", "EpochBook", "EpochRow", "RebuildPlan"]
+__all__ = ["UNWRITTEN_MAX", "Buyer", "EpochBook", "EpochRow", "RebuildPlan", "last_written"]
 
 UNWRITTEN_MAX: Final = 10_000
 """Missing seqs named at once, at most."""
@@ -113,7 +113,7 @@ class EpochBook:
         self._clock = clock
 
     async def current_epochs(self) -> list[EpochRow]:
-        """The newest opening of each bucket, of closed sales too."""
+        """The newest opening of each bucket, of closed sales too; not of retired ones."""
 
         async def work(connection: AsyncConnection) -> list[EpochRow]:
             return [EpochRow(*row) for row in await connection.execute(_CURRENT_EPOCHS)]
@@ -167,7 +167,7 @@ class EpochBook:
         """
 
         async def work(connection: AsyncConnection) -> int:
-            return await _known_seq(connection, bucket_id, epoch)
+            return await last_written(connection, bucket_id, epoch)
 
         return await self._database.read(f"read how far {bucket_id} is written", work)
 
@@ -224,7 +224,7 @@ class EpochBook:
                 raise EpochMoved(
                     bucket_id, from_epoch, f"the newest is {newest.epoch}, {newest.state}"
                 )
-            known_seq = await _known_seq(connection, bucket_id, from_epoch)
+            known_seq = await last_written(connection, bucket_id, from_epoch)
             if known_seq > valid_to_seq:
                 raise EpochMoved(
                     bucket_id,
@@ -467,8 +467,11 @@ _CURRENT_EPOCHS: Final = (
         & (epochs.c.bucket == _NEWEST.c.bucket)
         & (epochs.c.epoch == _NEWEST.c.epoch),
     )
+    .join(sales, sales.c.sale_id == epochs.c.sale_id)
+    .where(sales.c.retired_at_ms.is_(None))
     .order_by(epochs.c.sale_id, epochs.c.bucket)
 )
+"""Of sales that are not retired: nobody opens those again."""
 
 _UNITS_COMING: Final = select(func.sum(stock_changes.c.delta_units)).where(
     stock_changes.c.sale_id == bindparam("sale_id"),
@@ -520,7 +523,8 @@ async def _locked_epochs(
     return rows
 
 
-async def _known_seq(connection: AsyncConnection, bucket_id: BucketId, epoch: int) -> int:
+async def last_written(connection: AsyncConnection, bucket_id: BucketId, epoch: int) -> int:
+    """The highest seq of an epoch that any book has; 0 for none."""
     known = 0
     for table in (orders, bucket_events, collisions):
         seq = await connection.scalar(
@@ -606,7 +610,7 @@ async def _count_epoch(
     """
     valid_to_seq = row.valid_to_seq
     if valid_to_seq is None:
-        valid_to_seq = await _known_seq(connection, bucket_id, row.epoch)
+        valid_to_seq = await last_written(connection, bucket_id, row.epoch)
     await connection.execute(
         update(epochs)
         .where(statements.in_bucket(epochs, bucket_id), epochs.c.epoch == row.epoch)

@@ -44,6 +44,7 @@ def select_sales() -> Select[Any]:
         sales.c.version,
         sales.c.bucket_count,
         sales.c.closed_at_ms,
+        sales.c.retired_at_ms,
         sales.c.sold_units,
         sales.c.late_payment,
     )
@@ -66,6 +67,7 @@ def sale_from_row(row: Row[Any]) -> Sale:
         bucket_count=row.bucket_count,
         closed=row.closed_at_ms is not None,
         late_payment=LatePayment(row.late_payment),
+        retired=row.retired_at_ms is not None,
     )
 
 

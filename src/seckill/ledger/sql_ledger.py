@@ -16,6 +16,7 @@ from seckill.ledger.mark_folders import MarkFolders
 from seckill.ledger.orders import OrderBook
 from seckill.ledger.payments import PaymentBook
 from seckill.ledger.reading import OrderReading
+from seckill.ledger.retirement import RetirementBook
 from seckill.ledger.sales import SaleBook
 from seckill.pipeline.ports import PendingRelease, PendingStockChange, WriteReport
 
@@ -33,6 +34,7 @@ class SQLLedger:
         epochs: openings of buckets, for the fence.
         fences: what is not trusted, the marks of all hosts, what was lost.
         mark_folders: where web processes keep their marks, for the fence.
+        retirement: sales whose books are closed, and whose keys may leave Redis.
         reading: what buyers read.
         audit: what the audit reads.
     """
@@ -45,6 +47,7 @@ class SQLLedger:
         self.expiry = ExpiryBook(database, clock)
         self.epochs = EpochBook(database, reservation_ids, clock)
         self.fences = FenceBook(database, clock)
+        self.retirement = RetirementBook(database, clock)
         self.mark_folders = MarkFolders(database, clock)
         self.reading = OrderReading(database)
         self.audit = AuditReading(database)

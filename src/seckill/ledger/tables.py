@@ -110,6 +110,8 @@ sales = Table(
     Column("created_at_ms", BigInteger, nullable=False),
     Column("closed_at_ms", BigInteger),
     Column("late_payment", _key_text(16), nullable=False, server_default="take_free_unit"),
+    Column("retired_at_ms", BigInteger),
+    Column("cleaned_at_ms", BigInteger),
     PrimaryKeyConstraint("sale_id"),
     CheckConstraint("sold_units >= 0 AND sold_units <= stock_units", name="sold_within_stock"),
     CheckConstraint("price_fen >= 0", name="price"),
@@ -121,7 +123,9 @@ sales = Table(
     # A sale id names reservations for ever: SQLite must never give the highest one out again.
     sqlite_autoincrement=True,
 )
-"""One sale of one goods id. sold_units is the sum of the live orders."""
+"""One sale of one goods id. sold_units is the sum of the live orders. retired_at_ms: it is over and
+its books are closed for ever; cleaned_at_ms: its keys have left Redis.
+"""
 
 Index(
     "uq_sales_goods_id_open",

@@ -62,6 +62,7 @@ _log = structlog.get_logger(__name__)
 _WORKER_NICENESS: Final = 10
 _KEEP_EVERY_S: Final = 0.25
 _SWEEP_EVERY_S: Final = 0.2
+_CLEAN_UP_EVERY_S: Final = 10.0
 REPORT_EVERY_S: Final = 0.25
 """How often a host looks whether it has to report its marks: one small read of the ledger."""
 LAG_EVERY_S: Final = 1.0
@@ -227,6 +228,7 @@ async def _worker(settings: Settings, slot: int, metrics: Metrics, stop: asyncio
             rebuilds.run(),
             again("sweep releases", _SWEEP_EVERY_S, sweep.sweep),
             _audits(stores, counts) if slot == 0 and settings.audit_every_s else _nothing(),
+            _clean_ups(stores) if slot == 0 and settings.clean_up_after_s else _nothing(),
             collect_when_idle(),
         ):
             if stores.kafka is None:
@@ -313,8 +315,15 @@ async def _audits(stores: Stores, counts: WorkerMetrics) -> None:
     ).run()
 
 
+async def _clean_ups(stores: Stores) -> None:
+    from seckill.runtime.clean_up import clean_up  # noqa: PLC0415
+
+    grace_ms = stores.settings.clean_up_after_s * 1000
+    await again("clean up", _CLEAN_UP_EVERY_S, lambda: clean_up(stores, grace_ms))
+
+
 async def _nothing() -> None:
-    """No audits here."""
+    """Not in this process."""
 
 
 async def _reaper(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Event) -> None:  # noqa: ARG001  -- the signature of a role
@@ -336,7 +345,12 @@ def reaper_works(stores: Stores, metrics: Metrics) -> tuple[Coroutine[Any, Any, 
     reaper = Reaper(
         expiry=stores.ledger.expiry,
         payments=stores.ledger.payments,
-        late_units=LateAdmission(stores.scripts, stores.buckets, stores.keys),
+        late_units=LateAdmission(
+            stores.scripts,
+            stores.buckets,
+            stores.keys,
+            stores.ledger.retirement.is_retired,
+        ),
         provider=open_provider(stores.settings, stores.clock),
         clock=stores.clock,
         observer=ReaperMetrics(metrics),

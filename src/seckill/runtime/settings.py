@@ -506,6 +506,14 @@ class Settings(BaseSettings):
         ge=100,
         le=600_000,
     )
+    clean_up_after_s: Count = _setting(
+        "How long a sale must be over, with every order final, before its keys leave Redis; the "
+        "ledger keeps its story. 0: never.",
+        86_400,
+        unit="s",
+        ge=0,
+        le=31_536_000,
+    )
     audit_every_s: Count = _setting(
         "Pause between two audits in the background; 0: none. Audits take at most a twentieth of "
         "one worker's time.",

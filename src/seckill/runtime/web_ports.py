@@ -174,6 +174,8 @@ class SalesOnShow:
                     raise
 
     async def _on_show(self, sale: Sale) -> SaleOnShow:
+        if sale.retired:
+            return SaleOnShow(sale, None)  # its stock has left Redis
         remaining = [
             await self._remaining(BucketId(sale.sale_id, number))
             for number in range(sale.bucket_count)
