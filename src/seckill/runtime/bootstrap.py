@@ -25,7 +25,8 @@ from seckill.ledger.installation import read_installation
 from seckill.ledger.schema import ensure_schema
 from seckill.ledger.sql_ledger import SQLLedger
 from seckill.pipeline.outbox_log import OutboxLog
-from seckill.runtime.settings import Settings
+from seckill.runtime.errors import SettingsInvalid
+from seckill.runtime.settings import Settings, wants_own_postgres
 
 if TYPE_CHECKING:
     from seckill.runtime.kafka_parts import KafkaParts
@@ -69,7 +70,12 @@ async def open_stores(settings: Settings) -> AsyncIterator[Stores]:
     Raises:
         DurabilityRefused: Redis is not configured to keep what the settings promise.
         StockUnavailable, LedgerUnavailable: a store does not answer.
+        SettingsInvalid: the ledger is to be in a server of our own, and none has been started.
     """
+    if wants_own_postgres(settings):
+        raise SettingsInvalid(
+            "database_url", "a PostgreSQL of our own is started by `seckill serve`: run that first"
+        )
     clock = SystemClock()
     redis = connect(settings.redis_url, timeout_ms=settings.redis_timeout_ms)
     database = Database(LedgerOptions(url=settings.database_url, pool_size=_LEDGER_CONNECTIONS))

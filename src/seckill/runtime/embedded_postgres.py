@@ -123,7 +123,7 @@ class EmbeddedPostgres:
 
     def __init__(self, folder: Path, *, start_timeout_ms: int = 60_000) -> None:
         self._folder = folder
-        self._start_timeout_ms = start_timeout_ms
+        self.start_timeout_ms: Final = start_timeout_ms
         self._programs: PostgresPrograms | None = None
         self._port = 0
         self._open_data: int | None = None
@@ -182,7 +182,7 @@ class EmbeddedPostgres:
             self._open_data = None
 
     async def prepare(self) -> None:
-        """Find the programs, end what an earlier run left behind, make an empty cluster. Blocks.
+        """Find the programs, end what an earlier run left behind, make an empty cluster.
 
         Raises:
             PostgresMissing: there are no programs.
@@ -197,7 +197,7 @@ class EmbeddedPostgres:
             raise PostgresUnusable(f"it has nowhere to listen: {error}") from error
         write_atomically(self._folder / "port", f"{self._port}\n".encode())
         if not self.data.exists():
-            self._make_cluster()
+            await asyncio.to_thread(self._make_cluster)
         if self.account is not None:
             self.close()
             self._open_data = os.open(self.data, os.O_RDONLY | os.O_DIRECTORY)
@@ -244,7 +244,7 @@ class EmbeddedPostgres:
         Raises:
             PostgresUnusable: it did not in time.
         """
-        until = time.monotonic() + self._start_timeout_ms / 1000
+        until = time.monotonic() + self.start_timeout_ms / 1000
         while True:
             lines = self._pid_lines()
             ready = len(lines) > _LINE_STATUS and lines[_LINE_STATUS].strip() == "ready"
@@ -252,7 +252,7 @@ class EmbeddedPostgres:
                 return
             if time.monotonic() >= until:
                 raise PostgresUnusable(
-                    f"postgres was not ready {self._start_timeout_ms} ms after its start"
+                    f"postgres was not ready {self.start_timeout_ms} ms after its start"
                 )
             await asyncio.sleep(_POLL_S)
 

@@ -43,7 +43,7 @@ FLOW_RESOURCES: Final = ("seckill-jk", "seckill-redis", "other")
 RULE_KINDS: Final = ("flow", "param-flow", "degrade", "system", "authority")
 FLOW_BLOCKED_BY: Final = (*RULE_KINDS, "per-user", "per-address", "other")
 _STATUSES: Final = ("2xx", "4xx", "5xx")
-_ROLES: Final = ("redis", "kafka", "worker", "relay", "reaper", "web", "sentinel")
+_ROLES: Final = ("redis", "kafka", "postgres", "worker", "relay", "reaper", "web", "sentinel")
 _SECONDS: Final = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip

@@ -41,6 +41,7 @@ __all__ = [
     "load_settings",
     "mask_url",
     "unit_of",
+    "wants_own_postgres",
 ]
 
 ENV_PREFIX: Final = "SECKILL_"
@@ -275,7 +276,8 @@ class Settings(BaseSettings):
         "Redis to use: redis://, rediss:// or unix://; empty starts a server of our own.", ""
     )
     database_url: Annotated[str, AfterValidator(_as_database_url)] = _derived(
-        "The order ledger: sqlite:///FILE or postgresql://.",
+        "The order ledger: sqlite:///FILE, or postgresql://user:password@host:port/name; "
+        "postgresql:// and nothing else starts a server of our own.",
         _ledger_url,
         "ledger.db in data_dir",
     )
@@ -796,6 +798,11 @@ def _shortened(text: str) -> str:
     if len(text) > _SHOWN_CHARACTERS_MAX:
         text = text[: _SHOWN_CHARACTERS_MAX - 1] + "…"
     return repr(text)
+
+
+def wants_own_postgres(settings: Settings) -> bool:
+    """Whether the ledger is to be in a PostgreSQL that is started for the run."""
+    return settings.database_url.rstrip("/") == "postgresql:"
 
 
 def bounds_of(name: str) -> tuple[int | None, int | None]:

@@ -20,6 +20,7 @@ from seckill.runtime.settings import (
     bounds_of,
     mask_url,
     unit_of,
+    wants_own_postgres,
 )
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "settings_report",
     "with_run_settings",
     "with_started_kafka",
+    "with_started_postgres",
     "with_started_redis",
     "write_run_settings",
 ]
@@ -48,6 +50,7 @@ _RUN_SETTINGS: Final = (
 
 _STARTED: Final = "redis_started_for_you"
 _KAFKA_STARTED: Final = "kafka_started_for_you"
+_POSTGRES_STARTED: Final = "postgres_started_for_you"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,7 @@ def write_run_settings(loaded: LoadedSettings) -> None:
     values: dict[str, Any] = {name: _plain(getattr(settings, name)) for name in _RUN_SETTINGS}
     values[_STARTED] = loaded.sources["redis_url"] is Source.STARTED_FOR_YOU
     values[_KAFKA_STARTED] = loaded.sources["kafka_bootstrap"] is Source.STARTED_FOR_YOU
+    values[_POSTGRES_STARTED] = loaded.sources["database_url"] is Source.STARTED_FOR_YOU
     write_atomically(settings.data.run_settings, json.dumps(values, indent=1).encode())
 
 
@@ -184,16 +188,22 @@ def with_run_settings(loaded: LoadedSettings) -> LoadedSettings:
         found = json.loads(loaded.settings.data.run_settings.read_bytes())
     except (OSError, ValueError):
         return loaded
+    # Who asks for a server of our own, in a variable say, means the one that was started.
+    asked_for = "database_url" if wants_own_postgres(loaded.settings) else ""
     taken = {
         name: SecretStr(found[name]) if _is_secret(name) else found[name]
         for name in _RUN_SETTINGS
         if name in found
-        and loaded.sources[name] is Source.DEFAULT
+        and (loaded.sources[name] is Source.DEFAULT or name == asked_for)
         and found[name] != _plain(getattr(loaded.settings, name))
     }
     settings = loaded.settings.model_copy(update=taken)
     sources = dict(loaded.sources) | dict.fromkeys(taken, Source.RUNNING_SERVICE)
-    for name, started in (("redis_url", _STARTED), ("kafka_bootstrap", _KAFKA_STARTED)):
+    for name, started in (
+        ("redis_url", _STARTED),
+        ("kafka_bootstrap", _KAFKA_STARTED),
+        ("database_url", _POSTGRES_STARTED),
+    ):
         if name in taken and found.get(started):
             sources[name] = Source.STARTED_FOR_YOU
     return replace(loaded, settings=settings, sources=sources)
@@ -213,6 +223,15 @@ def with_started_kafka(loaded: LoadedSettings, bootstrap: str) -> LoadedSettings
         loaded,
         settings=loaded.settings.model_copy(update={"kafka_bootstrap": bootstrap}),
         sources=dict(loaded.sources) | {"kafka_bootstrap": Source.STARTED_FOR_YOU},
+    )
+
+
+def with_started_postgres(loaded: LoadedSettings, database_url: str) -> LoadedSettings:
+    """These settings with the address of the PostgreSQL that was started for the user."""
+    return replace(
+        loaded,
+        settings=loaded.settings.model_copy(update={"database_url": database_url}),
+        sources=dict(loaded.sources) | {"database_url": Source.STARTED_FOR_YOU},
     )
 
 

@@ -17,7 +17,8 @@ class ProcessStatus:
     """One process of the run.
 
     Attributes:
-        role: ``supervisor``, ``redis``, ``kafka``, ``worker``, ``relay`` or ``web``.
+        role: ``supervisor``, ``redis``, ``kafka``, ``postgres``, ``worker``, ``relay``, ``reaper``,
+            ``web`` or ``sentinel``.
         slot: number among those of its role, from 0.
         pid: None while it waits to be started again.
         healthy: it runs and has reported that it does its work.
@@ -69,7 +70,17 @@ class StatusBoard:
     @property
     def status(self) -> RunStatus:
         """The run as it is now."""
-        roles = ("supervisor", "redis", "kafka", "worker", "relay", "reaper", "web", "sentinel")
+        roles = (
+            "supervisor",
+            "redis",
+            "kafka",
+            "postgres",
+            "worker",
+            "relay",
+            "reaper",
+            "web",
+            "sentinel",
+        )
         order = {role: place for place, role in enumerate(roles)}
         by_place = sorted(
             self._processes.values(), key=lambda p: (order.get(p.role, len(order)), p.slot)

@@ -24,6 +24,7 @@ import structlog
 
 from seckill import __version__
 from seckill.runtime.data_dir import DataDir
+from seckill.runtime.embedded_postgres import EmbeddedPostgres, find_programs
 from seckill.runtime.embedded_redis import EmbeddedRedis, RedisServer, find_server
 from seckill.runtime.errors import DataDirUnusable
 from seckill.runtime.keeper import Keeper, RestartPolicy
@@ -34,12 +35,13 @@ from seckill.runtime.listener import (
     raise_open_files_limit,
 )
 from seckill.runtime.metric_table import LAYOUT
-from seckill.runtime.parts import KafkaPart, Part, ProgramPart, RedisPart
+from seckill.runtime.parts import KafkaPart, Part, PostgresPart, ProgramPart, RedisPart
 from seckill.runtime.processes import ended_within, send_signal
-from seckill.runtime.settings import LoadedSettings, Settings, Source, mask_url
+from seckill.runtime.settings import LoadedSettings, Settings, Source, mask_url, wants_own_postgres
 from seckill.runtime.settings_report import (
     settings_environment,
     with_started_kafka,
+    with_started_postgres,
     with_started_redis,
     write_run_settings,
 )
@@ -59,6 +61,7 @@ _WORKER_GRACE_MS: Final = 8_000
 _REDIS_GRACE_MS: Final = 10_000
 _KAFKA_GRACE_MS: Final = 20_000
 _REDIS_HURRY_MS: Final = 2_000
+_POSTGRES_GRACE_MS: Final = 20_000
 _PROGRAMS: Final = frozenset({"web", "worker", "relay", "reaper", "sentinel"})
 _LEFTOVER_TIMEOUT_MS: Final = 2_000
 _WRITE_AGAIN_S: Final = 1.0
@@ -129,6 +132,7 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._redis: EmbeddedRedis | None = None
+        self._postgres: EmbeddedPostgres | None = None
         self._keepers: dict[Keeper, asyncio.Task[None]] = {}
         self._log = structlog.get_logger(__name__)
 
@@ -169,13 +173,16 @@ class Supervisor:
         address until it is ended.
 
         Raises:
-            AddressUnusable, RedisMissing, RedisUnusable: as the start itself would.
+            AddressUnusable, RedisMissing, RedisUnusable, PostgresMissing: as the start itself
+                would.
         """
         settings = self._loaded.settings
         for listener in open_listeners(settings.bind_address, 1):
             listener.close()
         if not settings.redis_url:
             find_server()
+        if wants_own_postgres(settings):
+            find_programs()
 
     async def _run_parts(self, listeners: Sequence[socket.socket], lifeline_fd: int) -> None:
         bind = address_of(listeners[0], self._loaded.settings.bind_address)
@@ -198,6 +205,8 @@ class Supervisor:
             loaded = self._loaded
             if settings.channel == "kafka" and not settings.kafka_bootstrap:
                 loaded = await self._start_kafka(loaded, observer)
+            if wants_own_postgres(settings):
+                loaded = await self._start_postgres(loaded, observer)
             if not settings.redis_url:
                 loaded = await self._start_redis(loaded, observer)
             await self._servers_ready()
@@ -216,6 +225,8 @@ class Supervisor:
             pass
         finally:
             await self._end_all()
+            if self._postgres is not None:
+                self._postgres.close()
             keeping_written.cancel()
             await asyncio.wait({keeping_written})
             # What cannot be removed is taken for nothing: it names a supervisor that is gone.
@@ -249,6 +260,23 @@ class Supervisor:
             replace(self._policy, start_timeout_ms=kafka.start_timeout_ms + _REDIS_HURRY_MS),
         )
         return with_started_kafka(loaded, kafka.bootstrap)
+
+    async def _start_postgres(
+        self, loaded: LoadedSettings, observer: "_Observer"
+    ) -> LoadedSettings:
+        with _writing(self._data):
+            self._data.postgres.mkdir(mode=0o700, exist_ok=True)
+        self._postgres = EmbeddedPostgres(self._data.postgres)
+        with _writing(self._data):
+            # A first start makes a cluster, which takes seconds: a stop must be heard meanwhile.
+            await self._or_stop(self._postgres.prepare())
+        limit_ms = self._postgres.start_timeout_ms + _REDIS_HURRY_MS
+        self._keep(
+            PostgresPart(self._postgres),
+            observer,
+            replace(self._policy, start_timeout_ms=limit_ms),
+        )
+        return with_started_postgres(loaded, self._postgres.url)
 
     async def _start_redis(self, loaded: LoadedSettings, observer: "_Observer") -> LoadedSettings:
         settings = loaded.settings
@@ -336,6 +364,7 @@ class Supervisor:
             "relay": _WORKER_GRACE_MS,
             "reaper": _WORKER_GRACE_MS,
             "worker": _WORKER_GRACE_MS,
+            "postgres": _POSTGRES_GRACE_MS,
             "kafka": _KAFKA_GRACE_MS,
             "redis": _REDIS_GRACE_MS,
         }
@@ -346,7 +375,7 @@ class Supervisor:
                     keeper.stop(
                         grace_ms=role_grace_ms,
                         hurry=self._hurry,
-                        hurry_ms=_REDIS_HURRY_MS if role == "redis" else 0,
+                        hurry_ms=_REDIS_HURRY_MS if role in {"redis", "postgres"} else 0,
                     )
                     for keeper in of_role
                 )
@@ -536,7 +565,7 @@ def describe_run(report: RunReport) -> str:
         f"Seckill {status.version} serves on http://{status.bind}",
         f"  redis       {redis}",
         *([] if settings.channel == "direct" else [f"  kafka       {_kafka_line(report)}"]),
-        f"  ledger      {mask_url(settings.database_url)}",
+        f"  ledger      {_ledger_line(report)}",
         f"  data        {settings.data_dir}",
         f"  durability  {settings.durability}: a purchase survives {survives}",
         f"  buyers      {buyers}",
@@ -557,3 +586,9 @@ def _kafka_line(report: RunReport) -> str:
     started = report.loaded.sources["kafka_bootstrap"] is Source.STARTED_FOR_YOU
     whose = ", started for you" if started else ""
     return f"{settings.kafka_bootstrap}{whose}: topic {settings.kafka_topic}"
+
+
+def _ledger_line(report: RunReport) -> str:
+    url = mask_url(report.loaded.settings.database_url)
+    started = report.loaded.sources["database_url"] is Source.STARTED_FOR_YOU
+    return f"{url}, started for you" if started else url
