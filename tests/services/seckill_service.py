@@ -35,8 +35,10 @@ class SeckillService:
         data_dir: Path,
         *flags: str,
         environment: Mapping[str, str] | None = None,
+        start_timeout_s: float = 60,
     ) -> None:
         self.data_dir = data_dir
+        self._start_timeout_s = start_timeout_s
         self._flags = flags
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
@@ -57,7 +59,7 @@ class SeckillService:
                 stderr=log,
                 env=self._environment,
             )  # fmt: skip
-        wait_until("all parts are healthy", self.healthy, 60)
+        wait_until("all parts are healthy", self.healthy, self._start_timeout_s)
         self.bind = self.status()["bind"]
         return self
 

@@ -80,12 +80,14 @@ def bench_pipeline(
     duration_s: Annotated[
         int, typer.Option(help="Seconds of one transaction a purchase in each turn, 1 to 60.")
     ] = 4,
+    channel: Annotated[str, typer.Option(help="kafka, or direct: without Kafka.")] = "kafka",
     as_json: JSONOption = False,
 ) -> None:
     """Orders a second from admission to the row in PostgreSQL, by one order worker.
 
     Beside it, in turns and into the same server: the raw insert of the same rows, and one
-    transaction for each purchase over 64 connections. Needs redis-server and PostgreSQL.
+    transaction for each purchase over 64 connections. Needs redis-server, PostgreSQL and, with
+    channel kafka, Java.
     """
     from seckill.stress.bench.pipeline import bench_pipeline as run  # noqa: PLC0415
 
@@ -97,10 +99,13 @@ def bench_pipeline(
     for name, (value, least, most) in bounds.items():
         if not least <= value <= most:
             raise InvalidValue(name, f"must be from {least} to {most}")
+    if channel not in {"direct", "kafka"}:
+        raise InvalidValue("channel", "must be direct or kafka")
     found = run(
         rounds=rounds,
         orders_each=orders,
         seconds=duration_s,
+        channel="kafka" if channel == "kafka" else "direct",
         tell=lambda line: typer.echo(line, err=True),
     )
     if as_json:

@@ -1,8 +1,11 @@
 """`seckill bench pipeline`: from an admission to its row in PostgreSQL, beside two peers.
 
-Three ways of writing orders take turns in each round, into one PostgreSQL that waits for its disk:
+Three ways of writing orders take turns in each round, into one PostgreSQL that waits for its disk,
+with channel kafka behind a real broker that does so too:
 
 ============  ====================================================================================
+``relay``     with channel kafka: one relay, a process of its own, carries what was admitted from
+              the outbox into the topic, each entry deleted when the broker has taken it
 ``pipeline``  the product: what was admitted waits in the outbox (with Kafka: in the topic), and
               one order worker, a process of its own, writes it, with every guard and every book
 ``raw``       the same rows into one table with the same keys, indexes and checks, as arrays, a
@@ -11,9 +14,9 @@ Three ways of writing orders take turns in each round, into one PostgreSQL that 
               unit off the stock where one is left; by pgbench, which is written in C
 ============  ====================================================================================
 
-The rate of the pipeline is taken from the books themselves: from the first look that finds orders
-to the one that finds all of them, less what the first found. So the start of the process does not
-count, and nothing that is still under way does.
+The rates of the product are taken from the stores themselves: from the first look that finds some
+of it done to the one that finds all of it done, less what the first found. So the start of a
+process does not count, and nothing that is still under way does.
 """
 
 import asyncio
@@ -27,11 +30,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from tempfile import TemporaryFile
+from typing import Any, Final, Literal
 
 import asyncpg
 import psutil  # type: ignore[import-untyped,unused-ignore]
@@ -55,10 +60,9 @@ _ADMITTED_AT_ONCE: Final = 128
 _RAW_BATCH: Final = 1_000
 _CONNECTIONS: Final = 64
 _LOOK_EVERY_S: Final = 0.01
-_WRITTEN_TIMEOUT_S: Final = 300
+_DONE_TIMEOUT_S: Final = 300
 _START_TIMEOUT_S: Final = 60
 _TPS: Final = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
-_WAYS: Final = ("pipeline", "raw", "one each")
 
 _COLUMNS: Final = tuple(column.name for column in orders.c)
 _ARRAY_TYPES: Final = {"BIGINT": "bigint[]", "INTEGER": "integer[]"}
@@ -78,14 +82,14 @@ class WayResult:
     """One way over all rounds: orders a second.
 
     Attributes:
-        worker_us: µs of the order worker's own processor for each order; None for the peers.
+        own_us: µs of the process's own processor for each order; None for the peers.
     """
 
     name: str
     orders_per_s: float
     orders_per_s_min: float
     orders_per_s_max: float
-    worker_us: float | None
+    own_us: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +135,13 @@ class PipelineBench:
                 f"{self.rounds} rounds of {self.orders:,} orders, channel {self.channel}, into"
                 f" {self.postgres}; medians"
             ),
-            f"{'way':<10} {'orders/s':>9} {'(min':>9} {'max)':>9} {'worker µs':>10}",
+            f"{'way':<10} {'orders/s':>9} {'(min':>9} {'max)':>9} {'own µs':>10}",
         ]
         for way in self.ways.values():
-            worker_us = "-" if way.worker_us is None else f"{way.worker_us:.1f}"
+            own_us = "-" if way.own_us is None else f"{way.own_us:.1f}"
             lines.append(
                 f"{way.name:<10} {way.orders_per_s:>9,.0f} {way.orders_per_s_min:>9,.0f}"
-                f" {way.orders_per_s_max:>9,.0f} {worker_us:>10}"
+                f" {way.orders_per_s_max:>9,.0f} {own_us:>10}"
             )
         ratios = self.ratios()
         lines.append(
@@ -147,8 +151,19 @@ class PipelineBench:
         return "\n".join(lines)
 
 
+Channel = Literal["direct", "kafka"]
+
+# A rate, and µs of the process's own processor for each order where one was watched.
+_Turn = tuple[float, float | None]
+
+
 def bench_pipeline(
-    *, rounds: int, orders_each: int, seconds: int, tell: Callable[[str], None]
+    *,
+    rounds: int,
+    orders_each: int,
+    seconds: int,
+    channel: Channel,
+    tell: Callable[[str], None],
 ) -> PipelineBench:
     """Run the benchmark.
 
@@ -156,43 +171,46 @@ def bench_pipeline(
         rounds: turns of each way; an odd number gives a median that was measured.
         orders_each: orders that the pipeline and the raw insert write in each turn.
         seconds: that one transaction for each purchase gets in each turn.
+        channel: how the orders come to the worker.
         tell: is told of each turn, for people who wait.
 
     Raises:
-        BenchUnavailable: Redis or PostgreSQL is missing, or a part did not start.
+        BenchUnavailable: Redis, PostgreSQL or Kafka is missing, or a part did not start.
     """
-    found: dict[str, list[float]] = {way: [] for way in _WAYS}
-    worker_us: list[float] = []
+    found: dict[str, list[_Turn]] = {}
     with ExitStack() as running:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="seckill-bench-")))
         postgres = running.enter_context(_postgres(folder / "postgres"))
-        settings = running.enter_context(_redis(folder, postgres.url))
+        kafka = running.enter_context(_kafka(folder / "kafka")) if channel == "kafka" else ""
+        settings = running.enter_context(_redis(folder, postgres.url, kafka))
         asyncio.run(_make_books(settings))
         asyncio.run(_make_peers(postgres.url))
         for number in range(rounds):
             sale_id = asyncio.run(_admit(settings, f"bench-{number}", orders_each))
-            rate, us = asyncio.run(_time_worker(settings, sale_id, orders_each))
-            worker_us.append(us)
-            turns = {
-                "pipeline": rate,
-                "raw": asyncio.run(_time_raw(postgres.url, number, orders_each)),
-                "one each": _time_one_each(postgres, folder, seconds),
-            }
-            for way, rate in turns.items():
-                found[way].append(rate)
-                tell(f"round {number + 1}/{rounds} {way}: {rate:,.0f} orders/s")
+            turns: dict[str, _Turn] = {}
+            if kafka:
+                turns["relay"] = asyncio.run(_time_relay(settings, sale_id, orders_each))
+            turns["pipeline"] = asyncio.run(_time_worker(settings, sale_id, orders_each))
+            turns["raw"] = asyncio.run(_time_raw(postgres.url, number, orders_each)), None
+            turns["one each"] = _time_one_each(postgres, folder, seconds), None
+            for way, turn in turns.items():
+                found.setdefault(way, []).append(turn)
+                tell(f"round {number + 1}/{rounds} {way}: {turn[0]:,.0f} orders/s")
         server = str(postgres.programs)
-    ways = {
-        way: WayResult(
-            way,
-            statistics.median(rates),
-            min(rates),
-            max(rates),
-            statistics.median(worker_us) if way == "pipeline" else None,
-        )
-        for way, rates in found.items()
-    }
-    return PipelineBench(rounds, orders_each, "direct", server, ways)
+    ways = {way: _result(way, turns) for way, turns in found.items()}
+    return PipelineBench(rounds, orders_each, channel, server, ways)
+
+
+def _result(way: str, turns: Sequence[_Turn]) -> WayResult:
+    rates = [rate for rate, _ in turns]
+    own = [us for _, us in turns if us is not None]
+    return WayResult(
+        way,
+        statistics.median(rates),
+        min(rates),
+        max(rates),
+        statistics.median(own) if own else None,
+    )
 
 
 # The servers
@@ -220,7 +238,23 @@ def _postgres(folder: Path) -> Iterator[EmbeddedPostgres]:
 
 
 @contextmanager
-def _redis(folder: Path, database_url: str) -> Iterator[Settings]:
+def _kafka(folder: Path) -> Iterator[str]:
+    folder.mkdir(mode=0o700)
+    try:
+        # Only a run through Kafka pays for loading this.
+        from seckill.runtime.embedded_kafka import EmbeddedKafka, find_jars  # noqa: PLC0415
+
+        kafka = EmbeddedKafka(folder, jars=find_jars(os.environ.get("SECKILL_KAFKA_JARS", "")))
+        kafka.prepare()
+        with started("kafka", kafka.command):
+            asyncio.run(kafka.wait_ready())
+            yield kafka.bootstrap
+    except RunError as error:
+        raise BenchUnavailable(str(error)) from error
+
+
+@contextmanager
+def _redis(folder: Path, database_url: str, kafka: str) -> Iterator[Settings]:
     server = shutil.which("redis-server")
     if server is None:
         raise BenchUnavailable("redis-server is missing: install it")
@@ -236,6 +270,8 @@ def _redis(folder: Path, database_url: str) -> Iterator[Settings]:
                 "data_dir": folder / "data",
                 "redis_url": f"redis://127.0.0.1:{port}/0",
                 "database_url": database_url,
+                "channel": "kafka" if kafka else "direct",
+                "kafka_bootstrap": kafka,
                 "durability": "memory",
                 "bind": "127.0.0.1:0",
                 "log_level": "error",
@@ -273,49 +309,82 @@ async def _admit_some(stores: Stores, sale_id: SaleId, users: range) -> None:
     await stores.scripts.run(ADMIT, (keys.meta, keys.buyers, keys.outbox), request)
 
 
+async def _time_relay(settings: Settings, sale_id: SaleId, count: int) -> tuple[float, float]:
+    """Run one relay until the outbox is empty; orders a second, and its µs an order."""
+    async with open_stores(settings) as stores:
+        outbox = stores.keys.bucket(BucketId(sale_id, 0)).outbox
+        entries = await stores.redis.xlen(outbox)
+
+        async def carried() -> int:
+            left = await stores.redis.xlen(outbox)
+            return count * (entries - left) // entries
+
+        return await _time_part(settings, "relay", carried, count)
+
+
 async def _time_worker(settings: Settings, sale_id: SaleId, count: int) -> tuple[float, float]:
     """Run one order worker until all is written; orders a second, and its µs an order."""
-    environment = {**os.environ, **settings_environment(settings)}
-    command = [sys.executable, "-m", "seckill", "internal", "worker", "--slot", "0"]
     connection = await asyncpg.connect(settings.database_url)
     look = await connection.prepare("SELECT sold_units FROM sales WHERE sale_id = $1")
-    worker = await asyncio.create_subprocess_exec(
-        *command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+
+    async def written() -> int:
+        return int(await look.fetchval(sale_id))
+
     try:
-        begun = await _until(look, sale_id, 1, _START_TIMEOUT_S)
-        process = psutil.Process(worker.pid)
-        used_s = sum(process.cpu_times()[:2])
-        ended = await _until(look, sale_id, count, _WRITTEN_TIMEOUT_S)
-        used_s = sum(process.cpu_times()[:2]) - used_s
+        return await _time_part(settings, "worker", written, count)
     finally:
-        if worker.returncode is None:
-            worker.terminate()
-        await worker.wait()
         await connection.close()
-    written = ended.units - begun.units
-    if not written:
-        raise BenchUnavailable("all was written at once: give it more orders")
-    return written / (ended.at_s - begun.at_s), 1e6 * used_s / written
+
+
+async def _time_part(
+    settings: Settings, role: str, done: Callable[[], Awaitable[int]], count: int
+) -> tuple[float, float]:
+    """Run one part of the product until ``count`` is done; its rate, and its µs for each."""
+    command = [sys.executable, "-m", "seckill", "internal", role, "--slot", "0"]
+    with TemporaryFile() as said:
+        part = await asyncio.create_subprocess_exec(
+            *command,
+            env={**os.environ, **settings_environment(settings)},
+            stdout=said,
+            stderr=said,
+        )
+        try:
+            begun = await _until(done, 1, _START_TIMEOUT_S, part)
+            process = psutil.Process(part.pid)
+            used_s = sum(process.cpu_times()[:2])
+            ended = await _until(done, count, _DONE_TIMEOUT_S, part)
+            used_s = sum(process.cpu_times()[:2]) - used_s
+        except BenchUnavailable as error:
+            said.seek(0)
+            words = said.read().decode(errors="replace").strip().splitlines()[-2:]
+            raise BenchUnavailable(f"{role}: {error}; {' / '.join(words)}") from error
+        finally:
+            if part.returncode is None:
+                part.terminate()
+            await part.wait()
+    counted = ended.done - begun.done
+    if not counted:
+        raise BenchUnavailable("all was done at once: give it more orders")
+    return counted / (ended.at_s - begun.at_s), 1e6 * used_s / counted
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
     at_s: float
-    units: int
+    done: int
 
 
-async def _until(look: Any, sale_id: SaleId, units_min: int, timeout_s: float) -> _Look:
+async def _until(
+    look: Callable[[], Awaitable[int]], least: int, timeout_s: float, part: Process
+) -> _Look:
     deadline = time.perf_counter() + timeout_s
     while True:
-        units = await look.fetchval(sale_id)
+        done = await look()
         now = time.perf_counter()
-        if units >= units_min:
-            return _Look(now, units)
-        if now > deadline:
-            raise BenchUnavailable(
-                f"the order worker has written {units} of {units_min} orders in {timeout_s:.0f} s"
-            )
+        if done >= least:
+            return _Look(now, done)
+        if now > deadline or part.returncode is not None:
+            raise BenchUnavailable(f"{done} of {least} orders after {timeout_s:.0f} s at most")
         await asyncio.sleep(_LOOK_EVERY_S)
 
 
