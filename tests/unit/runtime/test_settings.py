@@ -181,6 +181,8 @@ def rsa_key() -> rsa.RSAPrivateKey:
         ({**KAFKA, "kafka_security_protocol": "ssl", "kafka_ssl_key": __file__}, "kafka_ssl_certificate: is needed"),
         ({"sentinel_dashboard": "h:8080", "sentinel_bind": ""}, "--sentinel-bind: a sentinel_dashboard has"),
         ({"durability": "replicated"}, "--durability: replicated needs a Redis with replicas"),
+        ({"auth": "jwt", "jwt_secret": SECRET, "bind": "0.0.0.0:80", "payment_provider": "sandbox"}, "--payment-provider: sandbox lets whoever opens its page"),
+        ({"payment_provider": "none", "payment_webhook_secrets": "whsec_x"}, "--payment-webhook-secrets: does not go with payment_provider none"),
         ({"auth": "dev", "bind": "0.0.0.0:80"}, "--auth: dev believes whatever a request says"),
         ({"auth": "dev", "bind": "[::]:80"}, "--auth: dev believes"),
         ({"auth": "dev", "bind": "shop.example:80"}, "--auth: dev believes"),
