@@ -1,10 +1,12 @@
 """Builds Redis clients: the one place that knows the client library's switches."""
 
+from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.retry import Retry as BlockingRetry
 
-__all__ = ["connect"]
+__all__ = ["connect", "connect_blocking"]
 
 
 def connect(url: str, *, timeout_ms: int, connections_max: int = 64) -> Redis:
@@ -28,5 +30,24 @@ def connect(url: str, *, timeout_ms: int, connections_max: int = 64) -> Redis:
         health_check_interval=0,
         max_connections=connections_max,
         retry=Retry(NoBackoff(), 0),
+        retry_on_error=[],
+    )
+
+
+def connect_blocking(url: str, *, timeout_ms: int) -> BlockingRedis:
+    """The same for a thread of its own, which waits without holding up an event loop.
+
+    Args:
+        url: as above.
+        timeout_ms: as above.
+    """
+    return BlockingRedis.from_url(
+        url,
+        protocol=2,
+        socket_timeout=timeout_ms / 1000,
+        socket_connect_timeout=timeout_ms / 1000,
+        socket_keepalive=True,
+        health_check_interval=0,
+        retry=BlockingRetry(NoBackoff(), 0),
         retry_on_error=[],
     )

@@ -6,13 +6,13 @@ what others save, and tells what it counts.
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import structlog
-from redis.asyncio import Redis
 
 from seckill.admission.circuit import CircuitCall
 from seckill.admission.marks import make_folder_id
+from seckill.admission.redis_client import connect_blocking
 from seckill.runtime.data_dir import DataDir
 from seckill.runtime.errors import RulesUnusable
 from seckill.runtime.flow_metrics import FlowMetrics
@@ -31,7 +31,7 @@ from seckill.sentinel import (
     StateChange,
     TokenSource,
 )
-from seckill.sentinel.redis import RedisTokenSource
+from seckill.sentinel.redis import ThreadedRedisTokenSource
 from seckill.sentinel.stores import RuleFollower
 from seckill.web.addresses import Addresses
 from seckill.web.caller_limits import limit_callers
@@ -53,6 +53,9 @@ PARAMETER_NAMES: Final = {
     (PURCHASE_RESOURCE, ADDRESS_INDEX): "address",
 }
 """What hot-parameter rules may look at, by resource and paramIdx."""
+
+_LEASE_TIMEOUT_MS: Final = 500
+"""A Redis that takes longer is away, as far as tokens go; each process keeps its share then."""
 
 _WATCH_EVERY_S: Final = 0.5
 _SWITCHED_OFF: Final = "off"
@@ -149,13 +152,15 @@ class _CircuitCall:
 
 
 class FlowControlParts:
-    """The flow control of one web process.
+    """The flow control of one web process. Used as a context manager, which leases tokens inside.
+
+    Tokens are leased by a thread: in a rush the event loop is busy for longer than a token is good,
+    and would let through a tenth of what the limit allows.
 
     Args:
         settings: of the service.
         metrics: of the process.
         slot: its number.
-        redis: a client; tokens of limits that are for the whole service are leased from there.
 
     Raises:
         RulesUnusable: the stored rules cannot be read.
@@ -166,12 +171,13 @@ class FlowControlParts:
         addresses: tells where a request came from.
     """
 
-    def __init__(self, settings: Settings, metrics: Metrics, slot: int, redis: Redis) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, slot: int) -> None:
         self._settings = settings
         self._slot = slot
         self._store = open_rules(settings)
-        self._tokens = RedisTokenSource(
-            redis,
+        self._redis = connect_blocking(settings.redis_url, timeout_ms=_LEASE_TIMEOUT_MS)
+        self._tokens = ThreadedRedisTokenSource(
+            self._redis,
             namespace=settings.key_prefix,
             # Kept over a restart, so that nobody has to wait until the dead one is forgotten.
             worker_id=f"{make_folder_id(settings.data.marks)}-{slot}",
@@ -193,11 +199,18 @@ class FlowControlParts:
         self.sentinel.block_listeners.append(lambda _entry, block: self._counts.blocked(block))
         self.sentinel.degrade.observers.append(_tell_breaker)
 
+    def __enter__(self) -> Self:
+        self._tokens.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._tokens.stop()
+        self._redis.close()
+
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run as long as the process serves."""
         works = [
             RuleFollower(self.sentinel, self._store).run(),
-            self._tokens.run(),
             self._watch(),
         ]
         if self._settings.sentinel_bind:

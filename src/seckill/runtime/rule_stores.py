@@ -43,20 +43,11 @@ def open_rules(settings: Settings, *, alone: bool = False) -> StoredRules:
         raise RulesUnusable(f"{folder}: {error.strerror or error}") from error
     if alone or settings.rule_store == "file":
         return on_host
-    from redis import Redis  # noqa: PLC0415  -- only who keeps rules there needs it
-    from redis.backoff import NoBackoff  # noqa: PLC0415
-    from redis.retry import Retry  # noqa: PLC0415
-
+    # Only who keeps rules there needs it.
+    from seckill.admission.redis_client import connect_blocking  # noqa: PLC0415
     from seckill.sentinel.redis import RedisRuleStore  # noqa: PLC0415
 
-    timeout_s = settings.redis_timeout_ms / 1000
-    client = Redis.from_url(
-        settings.redis_url,
-        protocol=2,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-    )
+    client = connect_blocking(settings.redis_url, timeout_ms=settings.redis_timeout_ms)
     store = HostRuleCopies(RedisRuleStore(client, namespace=settings.key_prefix), on_host)
     store.take_over()
     return store

@@ -64,7 +64,7 @@ async def _web(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Ev
         raise PartMissing("a web process needs the listening socket of `seckill serve`")
     async with AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(settings))
-        flow = FlowControlParts(settings, metrics, slot, stores.redis)
+        flow = stack.enter_context(FlowControlParts(settings, metrics, slot))
         marks = stack.enter_context(MarkWriter(settings.data.marks, f"web-{slot}"))
         gate = await stack.enter_async_context(
             AdmissionGate(
