@@ -67,7 +67,8 @@ def clock() -> HandClock:
 @pytest.fixture
 async def database(ledger_url: str) -> AsyncIterator[Database]:
     """The database with its tables; at the end no connection may be left in use."""
-    database = Database(LedgerOptions(url=ledger_url, pool_size=4))
+    # A busy machine must not turn a race into a time-out; the bounds have tests of their own.
+    database = Database(LedgerOptions(url=ledger_url, pool_size=4, pool_timeout_s=60))
     yield database
     assert database.connections_in_use == 0
     await database.dispose()

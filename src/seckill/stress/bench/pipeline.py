@@ -64,7 +64,6 @@ _DONE_TIMEOUT_S: Final = 300
 _START_TIMEOUT_S: Final = 60
 _TPS: Final = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
 
-_COLUMNS: Final = tuple(column.name for column in orders.c)
 _ARRAY_TYPES: Final = {"BIGINT": "bigint[]", "INTEGER": "integer[]"}
 
 _ONE_EACH: Final = """\
@@ -412,11 +411,12 @@ async def _make_peers(database_url: str) -> None:
 
 
 async def _time_raw(database_url: str, number: int, count: int) -> float:
+    names = list(_raw_columns(number, range(1)))
     arrays = ", ".join(
-        f"${at}::{_ARRAY_TYPES.get(str(column.type), 'text[]')}"
-        for at, column in enumerate(orders.c, 1)
+        f"${at}::{_ARRAY_TYPES.get(str(orders.c[name].type), 'text[]')}"
+        for at, name in enumerate(names, 1)
     )
-    statement = f"INSERT INTO raw_orders ({', '.join(_COLUMNS)}) SELECT * FROM unnest({arrays})"  # noqa: S608  -- our own words
+    statement = f"INSERT INTO raw_orders ({', '.join(names)}) SELECT * FROM unnest({arrays})"  # noqa: S608  -- our own words
     connection = await asyncpg.connect(database_url)
     try:
         batches = [
@@ -425,16 +425,16 @@ async def _time_raw(database_url: str, number: int, count: int) -> float:
         ]
         began = time.perf_counter()
         for columns in batches:
-            await connection.execute(statement, *columns)
+            await connection.execute(statement, *columns.values())
         return count / (time.perf_counter() - began)
     finally:
         await connection.close()
 
 
-def _raw_columns(number: int, seqs: range) -> list[list[Any]]:
+def _raw_columns(number: int, seqs: range) -> dict[str, list[Any]]:
     count = len(seqs)
     now_ms = 1_800_000_000_000
-    columns: dict[str, list[Any]] = {
+    return {
         "reservation_id": [hashlib.md5(f"{number}.{seq}".encode()).hexdigest() for seq in seqs],  # noqa: S324  -- looks as random as a real one
         "sale_id": [number + 1] * count,
         "bucket": [0] * count,
@@ -451,7 +451,6 @@ def _raw_columns(number: int, seqs: range) -> list[list[Any]]:
         "state_changed_at_ms": [now_ms] * count,
         "reason": [None] * count,
     }
-    return [columns[name] for name in _COLUMNS]
 
 
 def _time_one_each(postgres: EmbeddedPostgres, folder: Path, seconds: int) -> float:
