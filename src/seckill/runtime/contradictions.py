@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from seckill.domain.errors import InvalidValue
+
 if TYPE_CHECKING:
     from seckill.runtime.settings import Settings
 
@@ -43,6 +45,7 @@ def _payment_contradictions(settings: "Settings") -> Iterator[tuple[str, str]]:
         yield "payment_provider", rule
     if settings.payment_webhook_secrets.get_secret_value() and settings.payment_provider == "none":
         yield "payment_webhook_secrets", "does not go with payment_provider none: nobody sends news"
+    yield from _webhook_secret_faults(settings.payment_webhook_secrets.get_secret_value())
 
 
 def _kafka_contradictions(settings: "Settings") -> Iterator[tuple[str, str]]:
@@ -84,6 +87,19 @@ def _certificate_contradictions(settings: "Settings", protocol: str) -> Iterator
     if bool(settings.kafka_ssl_key) != bool(settings.kafka_ssl_certificate):
         name = "kafka_ssl_certificate" if settings.kafka_ssl_key else "kafka_ssl_key"
         yield name, "is needed: certificate and private key belong together"
+
+
+def _webhook_secret_faults(secrets: str) -> Iterator[tuple[str, str]]:
+    if not secrets:
+        return
+    # Only a service with such secrets pays for loading the library.
+    from seckill.payment.webhook import check_secret  # noqa: PLC0415
+
+    try:
+        for secret in secrets.split():
+            check_secret(secret)
+    except InvalidValue as invalid:
+        yield "payment_webhook_secrets", invalid.rule
 
 
 def _jwt_contradictions(settings: "Settings") -> Iterator[tuple[str, str]]:

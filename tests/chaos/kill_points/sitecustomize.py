@@ -38,6 +38,18 @@ _POINTS = {
         "acknowledge",
     ),
     "worker.before_commit": ("seckill.pipeline.worker", "OrderWorker", "_carry"),
+    # Due orders were found; none has expired.
+    "reaper.before_expiry": ("seckill.ledger.expiry", "ExpiryBook", "expire"),
+    # Orders have expired; Redis knows nothing of it.
+    "reaper.after_expiry": ("seckill.runtime.observers", "ReaperMetrics", "expired"),
+    # Redis has given units back; the ledger does not know it.
+    "sweep.after_release": ("seckill.ledger.sql_ledger", "SQLLedger", "confirm_releases"),
+    # Late money has taken a unit, or a refund was asked for; nothing is written down.
+    "reaper.after_call": ("seckill.ledger.payments", "PaymentBook", "postpone"),
+    # The provider has the payment; its page is not written down.
+    "web.after_start": ("seckill.ledger.payments", "PaymentBook", "page_made"),
+    # News of the provider has come and was read; it is not written.
+    "web.before_news": ("seckill.ledger.payments", "PaymentBook", "take"),
 }
 
 

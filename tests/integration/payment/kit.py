@@ -42,6 +42,7 @@ from seckill.ledger.tables import order_events, orders, releases
 from seckill.payment.provider import PaymentRequest, RefundRequest
 from seckill.payment.webhook import HEADERS, WebhookReader, sign
 from seckill.pipeline.direct import DirectChannel
+from seckill.pipeline.outbox_log import OutboxLog
 from seckill.pipeline.ports import ExpiryLag, WriteReport
 from seckill.pipeline.reaper import Reaper
 from seckill.pipeline.sweep import Sweep
@@ -309,7 +310,7 @@ class PayShop:
     async def audit(self) -> AuditReport:
         return await run_audit(
             reader=BucketReader(self.redis, self.buckets, self.keys),
-            ledger=SQLAuditLedger(self.database),
+            ledger=SQLAuditLedger(self.database, SystemClock()),
             reservation_ids=self.ids,
             clock=SystemClock(),
             marks_folder=self.marks_folder,
@@ -355,11 +356,13 @@ async def open_pay_shop(
     ledger = SQLLedger(database, ids, clock)
     scripts = Scripts(redis)
     buckets = Buckets(redis, scripts, keys)
+    outbox_log = OutboxLog(redis, keys)
     keeper = FenceKeeper(
+        channel=outbox_log,
         redis=redis,
         buckets=buckets,
         keys=keys,
-        ledger=LedgerFence(ledger),
+        ledger=LedgerFence(ledger, clock),
         marks_folder=marks_folder,
         ids=ids,
         clock=clock,
@@ -372,6 +375,7 @@ async def open_pay_shop(
         bucket_ids=lambda: keeper.known_epochs,
         on_dead=lambda *_: None,
     )
+    outbox_log.in_hand = channel.has_in_hand
     [listener] = open_listeners(BindAddress("127.0.0.1", 0), 1)
     stop = asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:

@@ -183,6 +183,7 @@ def rsa_key() -> rsa.RSAPrivateKey:
         ({"durability": "replicated"}, "--durability: replicated needs a Redis with replicas"),
         ({"auth": "jwt", "jwt_secret": SECRET, "bind": "0.0.0.0:80", "payment_provider": "sandbox"}, "--payment-provider: sandbox lets whoever opens its page"),
         ({"payment_provider": "none", "payment_webhook_secrets": "whsec_x"}, "--payment-webhook-secrets: does not go with payment_provider none"),
+        ({"payment_webhook_secrets": "whsec_x"}, "--payment-webhook-secrets: each must be whsec_ and 24 to 64 bytes"),
         ({"auth": "dev", "bind": "0.0.0.0:80"}, "--auth: dev believes whatever a request says"),
         ({"auth": "dev", "bind": "[::]:80"}, "--auth: dev believes"),
         ({"auth": "dev", "bind": "shop.example:80"}, "--auth: dev believes"),
