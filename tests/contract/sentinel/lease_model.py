@@ -51,8 +51,7 @@ class LeaseModel:
         until_ms, floor = self.floor if now_ms <= self.floor[0] else (0, 0)
         if request["listed"] and me not in self.workers:
             self.lost_ms = now_ms
-        comes_back = request["lost"] or me not in self.workers
-        if comes_back and request["workers"] > max(floor, 1):
+        if me not in self.workers and request["workers"] > max(floor, 1):
             until_ms, floor = now_ms + request["forget_ms"], request["workers"]
         apart += [floor] * max(0, floor - known)
         known = max(known, floor)

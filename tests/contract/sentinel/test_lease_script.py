@@ -36,7 +36,7 @@ def client(redis_server: RedisServer) -> Iterator[Redis]:
 def request(worker: str = "a", rules: Any = (RULE,), **more: Any) -> str:
     return json.dumps(
         {
-            "worker": worker, "state": "leasing", "workers": 1, "lost": 0, "listed": 0,
+            "worker": worker, "state": "leasing", "workers": 1, "listed": 0,
             "silence_ms": 1_000,
             "forget_ms": 10_000, "rules": list(rules), **more,
         }
@@ -69,8 +69,7 @@ def test_it_answers_as_its_model_does(client: Redis, seed: int) -> None:
         state = random_.choices(("leasing", "sharing", "leaving"), (8, 1, 1))[0]
         body = request(
             worker, rules, state=state, silence_ms=40, forget_ms=120,
-            workers=random_.choice((1, 2, 5)), lost=int(random_.random() < 0.1),
-            listed=random_.choice((0, 1)),
+            workers=random_.choice((1, 2, 5)), listed=random_.choice((0, 1)),
         )  # fmt: skip
         raw = LEASE.run(client, keys, body)
         now_ms = json.loads(raw)[0]

@@ -192,6 +192,20 @@ def test_the_first_store_decides_even_if_a_copy_counts_further_on(
     assert json.loads(store.load("flow") or "")[0]["count"] == 60, "the copy follows it"
 
 
+def test_a_change_after_redis_lost_its_data_goes_on_from_the_copy(
+    own_redis: RedisServer, client: redis_sync.Redis, namespace: str, tmp_path: Path
+) -> None:
+    store = layered(client, namespace, tmp_path)
+    for count in (10, 20):
+        store.save("flow", FIFTY.replace("50", str(count)))
+    lose_data(own_redis)
+    store.save("flow", FIFTY)
+    shared = RedisRuleStore(client, namespace=namespace)
+    assert [version.number for version in shared.history("flow")] == [1, 2, 3]
+    lose_data(own_redis)
+    assert json.loads(store.undo("flow").document)[0]["count"] == 20, "not the empty list"
+
+
 def test_a_change_from_an_old_version_is_refused_by_the_layers_too(
     client: redis_sync.Redis, namespace: str, tmp_path: Path
 ) -> None:

@@ -138,6 +138,17 @@ def test_a_token_that_is_given_back_can_be_used_again() -> None:
     assert [book.acquire(RULE, 1) for _ in range(in_hand + 1)] == [OK] * in_hand + [BLOCKED]
 
 
+def test_credit_is_not_given_again_while_redis_is_being_told_of_it() -> None:
+    desk = Desk()
+    assert [desk.book.acquire(RULE, 1) for _ in range(11)] == [OK] * 10 + [BLOCKED]
+    exchange = desk.book.exchange()
+    assert exchange is not None
+    assert desk.book.acquire(RULE, 1) is BLOCKED
+    desk.now_ms += 500
+    desk.book.unanswered(exchange, TimeoutError())
+    assert desk.book.acquire(RULE, 1) is BLOCKED
+
+
 def test_credit_that_is_given_back_is_not_owed() -> None:
     desk = Desk()
     assert desk.book.acquire(RULE, 3) is OK

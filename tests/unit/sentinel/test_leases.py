@@ -110,7 +110,6 @@ def test_a_changed_threshold_holds_from_the_next_exchange() -> None:
     world.offer(500, [1_500.0] * 2)
     for worker in world.workers:
         worker.sentinel.flow.load([replace(world.rule, count=50)])
-    world.run(1_000)
     world.passed.clear()
     world.offer(3_000, [100.0] * 2)
     assert 45 <= world.worst() <= bound(50, 2)
@@ -133,6 +132,7 @@ def test_c44_redis_cut_slow_and_refusing_never_multiplies_the_limit() -> None:
         worker.wire.cut = False
     back_ms = world.now_ms
     world.offer(3_000, rates)
+    assert world.per_second(back_ms)[0] >= 100, "what was used of the shares goes as it came"
     assert world.per_second(back_ms)[1] >= 180, "recovered within a window"
     assert world.worst() <= bound(200, 8)
 
@@ -168,6 +168,20 @@ def test_c44_one_worker_that_is_cut_off_has_its_share_and_no_more() -> None:
     assert world.worst() <= 200
 
 
+def test_c44_one_worker_whose_replies_are_lost_has_its_share_and_no_more() -> None:
+    """Redis hears of it all the time, so it must be told that it does not lease."""
+    world = World(200, 4)
+    world.run(WARM_MS)
+    world.offer(1_000, [120.0] * 4)
+    world.workers[0].wire.loses_replies = True
+    world.offer(6_000, [120.0] * 4)
+    assert world.worst() <= 200
+    assert world.per_second(WARM_MS)[5] >= 190
+    world.workers[0].wire.loses_replies = False
+    world.offer(3_000, [120.0] * 4)
+    assert world.worst() <= 200
+
+
 def test_c44_started_without_redis_each_has_a_part_of_what_is_expected() -> None:
     world = World(100, 4, expected=4)
     for worker in world.workers:
@@ -199,6 +213,17 @@ def test_a_redis_that_lost_its_data_grants_nothing_twice() -> None:
     world.offer(3_000, [120.0] * 4)
     assert world.worst() <= bound(200, 4)
     assert world.per_second(WARM_MS + 1_300)[2] >= 180
+
+
+def test_what_was_lost_with_redis_is_not_granted_to_another_worker() -> None:
+    """The one that used it may be the last to notice."""
+    world = World(40, 2)
+    world.run(WARM_MS)
+    world.offer(300, [500.0, 0.0])
+    assert len(world.passed) >= 40
+    world.redis.forget()
+    world.offer(500, [0.0, 500.0])
+    assert world.worst() <= bound(40, 2)
 
 
 def test_a_small_threshold_is_shared_out_in_whole_units() -> None:

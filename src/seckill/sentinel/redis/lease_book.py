@@ -282,7 +282,6 @@ class LeaseBook:
                 "worker": self._worker_id,
                 "state": state,
                 "workers": self._workers if self._known or self._failing else 1,
-                "lost": int(self._failing),
                 "listed": int(self._is_listed(now_ns)),
                 "silence_ms": self._silence_ns // NANOSECONDS_PER_MS,
                 "forget_ms": self._forget_ms,

@@ -204,7 +204,7 @@ class RedisRuleStore:
         """
         kind_named(kind)
         in_order = sorted(versions, key=lambda one: one.number)
-        return sum(self._keep(version, made_from=None) for version in in_order)
+        return sum(self._keep(version) for version in in_order)
 
     def _append(
         self,
@@ -228,11 +228,11 @@ class RedisRuleStore:
                 document=document,
                 restores=restores,
             )
-            if self._keep(version, made_from=head):
+            if self._keep(version):
                 return version
         raise RuleStoreBusy(f"others have saved {kind} rules {SAVE_TRIES_MAX} times in between")
 
-    def _keep(self, version: RuleVersion, *, made_from: int | None) -> bool:
+    def _keep(self, version: RuleVersion) -> bool:
         """Run ``lua/save_rules.lua``: keep a version unless another was first."""
         text = write_version(version).decode()
         try:
@@ -240,7 +240,6 @@ class RedisRuleStore:
                 self._client,
                 [self._keys.rules(version.kind)],
                 version.number,
-                "" if made_from is None else made_from,
                 text,
                 self._history_count_max,
                 uuid.uuid4().hex,

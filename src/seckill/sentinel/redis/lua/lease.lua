@@ -7,8 +7,8 @@
 --        of one hash tag.
 -- ARGV 1 JSON object: worker (id, 1..128 bytes); state ("leasing", "sharing": lives on its share of
 --        the threshold, "leaving"); workers (it counts on so many; its share is one part of them);
---        lost (1: it had lost Redis); listed (1: it ought to be among the workers); silence_ms,
---        forget_ms (when a worker that is not heard of counts as living on its share, and as gone);
+--        listed (1: it ought to be among the workers); silence_ms, forget_ms (when a worker that is
+--        not heard of counts as living on its share, and as gone);
 --        rules: for each of 0..64 rules an object: count (threshold for one window), each (1: for
 --        each worker, 0: for all), window_ms; and as whole numbers >= 0 in units: keep, drop (tokens
 --        in hand that stay, that come back), dated (where these are counted, ms, from the last
@@ -69,8 +69,8 @@ if not leaving then known = known + 1 end
 if now > floor_until then floor = 0 end
 -- What was granted is lost as well: nothing more before the windows of that time are over.
 if request.listed == 1 and not mine then lost_at = now end
--- A worker that comes back, or that Redis has forgotten, may know of others that do so too.
-if (request.lost == 1 or not mine) and request.workers > math.max(floor, 1) then
+-- A worker that Redis has forgotten, or that began without it, may know of others like it.
+if not mine and request.workers > math.max(floor, 1) then
   floor, floor_until = request.workers, now + request.forget_ms
 end
 for _ = known + 1, floor do apart[#apart + 1] = floor end
