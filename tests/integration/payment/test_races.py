@@ -27,6 +27,8 @@ from seckill.ledger import moves, statements
 from seckill.ledger.errors import WrongState
 from seckill.ledger.tables import orders
 
+pytestmark = pytest.mark.timeout(300)
+
 ORDERS = int(os.environ.get("SECKILL_RACE_ORDERS", "200"))
 ROUNDS = int(os.environ.get("SECKILL_CHAOS_ROUNDS", "3"))
 SEED = int(os.environ.get("SECKILL_CHAOS_SEED", "20261201"))
