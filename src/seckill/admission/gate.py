@@ -17,6 +17,7 @@ from seckill.admission.catalogue import Catalogue
 from seckill.admission.circuit import AlwaysClosed, Circuit
 from seckill.admission.decision import Decision
 from seckill.admission.errors import StockUnavailable
+from seckill.admission.judging import why_fenced
 from seckill.admission.keys import Keys
 from seckill.admission.marks import MarkWriter
 from seckill.admission.observer import AdmissionObserver
@@ -128,7 +129,7 @@ class AdmissionGate:
     def fenced_epochs(self) -> list[tuple[BucketId, int, str]]:
         """The same, each with its epoch and why: for whoever tells the ledger."""
         return [
-            (at, lane.batcher.epoch, f"a web process was told: {lane.batcher.fenced.name.lower()}")
+            (at, lane.batcher.epoch, why_fenced(lane.batcher.fenced))
             for at, lane in self._lanes.items()
             if lane.batcher.fenced is not None
         ]

@@ -29,13 +29,25 @@ __all__ = [
     "judge",
     "ledger_behind",
     "unknown_hosts",
+    "why_fenced",
 ]
 
+_WHY_FENCED: Final = {
+    Status.OK: "it was not trusted a moment ago",
+    Status.EPOCH: "Redis has it under another epoch",
+    Status.SERVER: "Redis was started again, or is another one",
+    Status.BEHIND: "Redis has gone back in time",
+}
 _WHY_CLOSED: Final = {
     Status.MISSING: "it is not there, or not whole",
     Status.TORN: "a part of it was lost while others stayed",
     Status.FENCED_OFF: "it was stopped for a rebuild",
 }
+
+
+def why_fenced(status: Status) -> str:
+    """Why a script did not trust a bucket, in plain words."""
+    return _WHY_CLOSED.get(status) or _WHY_FENCED[status]
 
 
 class Step(StrEnum):
@@ -91,7 +103,7 @@ def first_sight(  # noqa: PLR0911  -- one for each thing that a look can say
             " Redis has gone back in time",
         )
     if view.status is Status.SERVER:
-        return Sight(Step.JUDGE, "Redis was started again, or is another one")
+        return Sight(Step.JUDGE, why_fenced(Status.SERVER))
     if suspected:
         return Sight(Step.JUDGE, "a web process has found it not to be trusted")
     return Sight(Step.FINE)

@@ -531,7 +531,7 @@ class Batch:
             or change.delta_units != event.delta_units
         ):
             _log.error(
-                "stock_change_not_asked_for",
+                "a stock change came that nobody asked for",
                 place=str(event.place),
                 change_id=event.change_id,
                 delta_units=event.delta_units,
@@ -549,7 +549,7 @@ class Batch:
         wanted = stock_units + change.delta_units
         if wanted < least:
             _log.error(
-                "stock_change_below_sold",
+                "a stock change would leave less than is sold",
                 place=str(event.place),
                 change_id=event.change_id,
                 wanted_units=wanted,
@@ -686,7 +686,7 @@ class Batch:
         new = [collision for key, collision in by_key.items() if key in recorded]
         for collision in new:
             _log.error(
-                "collision",
+                "two purchases claim one place",
                 place=str(collision.event.place),
                 reservation_id=collision.reservation_id,
                 content=collision.content,

@@ -641,7 +641,7 @@ async def _count_lost_changes(
     ).one()
     wanted = stock_units + sum(change.delta_units for change in changes)
     _log.warning(
-        "stock_change_event_lost",
+        "the news of a stock change was lost with Redis",
         sale_id=bucket_id.sale_id,
         change_ids=[change.change_id for change in changes],
         stock_units=max(wanted, sold_units),

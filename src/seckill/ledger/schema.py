@@ -68,7 +68,7 @@ async def _upgrade(connection: AsyncConnection) -> None:
     version = await _version(connection)
     if version == HEAD:
         return  # another process was faster
-    _log.info("ledger_migrates", from_version=version, to_version=HEAD)
+    _log.info("the ledger is brought up to date", from_version=version, to_version=HEAD)
     await connection.run_sync(_run_migrations, version)
 
 
@@ -77,7 +77,7 @@ async def _warn_of_lost_commits(connection: AsyncConnection) -> None:
         value = await connection.scalar(text(f"SHOW {setting}"))
         if value == "off":
             _log.warning(
-                "ledger_may_lose_commits",
+                "the ledger may lose commits",
                 setting=setting,
                 advice="an order that was acknowledged may be gone after a power failure",
             )

@@ -24,6 +24,7 @@ from seckill.runtime.bootstrap import Stores, open_stores
 from seckill.runtime.metric_table import LAYOUT
 from seckill.runtime.observers import WorkerMetrics
 from seckill.runtime.rebuilding import rebuild
+from seckill.runtime.rebuilds import Rebuilds
 from seckill.runtime.roles import ClosedBuckets, _keep, again
 from seckill.runtime.settings import LoadedSettings
 from seckill.runtime.telemetry import Metrics
@@ -201,21 +202,22 @@ async def test_the_order_worker_counts_the_closed_buckets_that_no_buyer_has_met(
     counts, closed = WorkerMetrics(metrics), ClosedBuckets()
     goods: dict[SaleId, GoodsId] = {}
     async with watched(make_settings, own_redis) as process:
+        rebuilds = Rebuilds(process.stores.fence, automatic=False)
         tea = await process.put_on_sale("tea")
-        await _keep(process.stores, counts, closed, goods)
+        await _keep(process.stores, counts, closed, goods, rebuilds)
         assert (fenced.value, openings.value) == (0, 0)
         assert goods == {tea.sale_id: "tea"}
         await process.lose_bucket(tea)
-        await _keep(process.stores, counts, closed, goods)
+        await _keep(process.stores, counts, closed, goods, rebuilds)
         assert fenced.value == 1
         await rebuild(process.stores, "tea", force=False, deadline_ms=5_000)
-        await _keep(process.stores, counts, closed, goods)
+        await _keep(process.stores, counts, closed, goods, rebuilds)
         assert (fenced.value, openings.value) == (0, 0)
         own_redis.restart()
 
         async def carried_on() -> bool:
             with contextlib.suppress(StockUnavailable):
-                await _keep(process.stores, counts, closed, goods)
+                await _keep(process.stores, counts, closed, goods, rebuilds)
             return openings.value == 1
 
         await until(carried_on)

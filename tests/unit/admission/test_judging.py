@@ -18,6 +18,7 @@ from seckill.admission.judging import (
     judge,
     ledger_behind,
     unknown_hosts,
+    why_fenced,
 )
 from seckill.admission.scripts import Status
 from seckill.domain.ids import SaleId
@@ -131,6 +132,10 @@ def test_what_the_ledger_has_decided_and_redis_does_not_know_yet_is_judged_again
     assert first_sight(view(epoch=4), opening, suspected=False).step is Step.CONFIRM
     rebuilt = current(4, EpochState.OPENING, by_rebuild=True)
     assert first_sight(view(), rebuilt, suspected=False).step is Step.REBUILD
+
+
+def test_every_status_has_its_words() -> None:
+    assert len({why_fenced(status) for status in Status}) == len(Status)
 
 
 def test_books_that_are_less_far_than_they_were_are_older() -> None:
