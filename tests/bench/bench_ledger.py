@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import asyncpg
 import pytest
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
@@ -63,7 +64,7 @@ class BareSqlite:
             " ON CONFLICT DO NOTHING",
             [
                 (reservation_id, event.place.sale_id, 0, 1, event.place.seq, event.user_id, 1, 0,
-                 "awaiting_payment", event.attempt_id, NOW_MS, NOW_MS, NOW_MS, NOW_MS, None)
+                 "awaiting_payment", event.attempt_id, NOW_MS, NOW_MS, NOW_MS, NOW_MS, None, None, None)
                 for event, reservation_id in zip(events, ids, strict=True)
             ],
         )  # fmt: skip
@@ -115,17 +116,61 @@ async def test_sqlite(tmp_path: Path, size: int) -> None:
     )
 
 
-@pytest.mark.parametrize("size", [100, 500])
+class BarePostgres:
+    """The peer on PostgreSQL: the same rows as one array a column, one statement a transaction."""
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self._connection = connection
+
+    async def create(self) -> None:
+        await self._connection.execute("CREATE TABLE bare_orders (LIKE orders INCLUDING ALL)")
+
+    async def write(self, events: list[Admitted]) -> None:
+        count = len(events)
+        await self._connection.execute(
+            "INSERT INTO bare_orders (reservation_id, sale_id, bucket, epoch, seq, user_id,"
+            " quantity, price_fen, state, attempt_id, admitted_at_ms, created_at_ms, pay_by_ms,"
+            " state_changed_at_ms, reason) SELECT * FROM unnest($1::text[], $2::bigint[],"
+            " $3::int[], $4::int[], $5::bigint[], $6::text[], $7::int[], $8::bigint[], $9::text[],"
+            " $10::text[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[],"
+            " $15::text[])",
+            IDS.encode_many([event.place for event in events]),
+            [event.place.sale_id for event in events],
+            [0] * count,
+            [1] * count,
+            [event.place.seq for event in events],
+            [event.user_id for event in events],
+            [1] * count,
+            [4900] * count,
+            ["awaiting_payment"] * count,
+            [event.attempt_id for event in events],
+            *[[NOW_MS] * count] * 4,
+            [None] * count,
+        )
+
+
+@pytest.mark.parametrize("size", [100, 500, 2000])
 async def test_postgresql(postgres_server: PostgresServer, size: int) -> None:
     """The cluster of the tests does not wait for the disk (fsync off): a bound, not a promise."""
-    database = Database(LedgerOptions(url=postgres_server.create_database()))
+    url = postgres_server.create_database()
+    database = Database(LedgerOptions(url=url))
     await ensure_schema(database)
     ledger = SQLLedger(database, IDS, HandClock())
     shop = await open_shop(ledger, stock=1_000_000)
-    rates = [
-        await rate(ledger.write, batches(shop, 1 + number * ORDERS, ORDERS, size))
-        for number in range(ROUNDS)
-    ]
+    connection = await asyncpg.connect(url)
+    peer = BarePostgres(connection)
+    await peer.create()
+    ours, bare, again = [], [], []
+    for number in range(ROUNDS):
+        work = batches(shop, 1 + number * ORDERS, ORDERS, size)
+        ours.append(await rate(ledger.write, work))
+        bare.append(await rate(peer.write, work))
+        again.append(await rate(ledger.write, work))
     assert await shop.sold() == ROUNDS * ORDERS
+    await connection.close()
     await database.dispose()
-    say(f"PostgreSQL (fsync off), batch {size}: {statistics.median(rates):,.0f} orders/s")
+    one, two, three = (statistics.median(rates) for rates in (ours, bare, again))
+    say(
+        f"PostgreSQL (fsync off), batch {size}: {one:,.0f} orders/s, the bare driver {two:,.0f}"
+        f" (ratio {one / two:.2f}); written before: {three:,.0f}/s"
+    )

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LAG_EVERY_S",
     "REPORT_EVERY_S",
+    "WORKER_NICENESS",
     "ClosedBuckets",
     "again",
     "background",
@@ -59,7 +60,7 @@ __all__ = [
 
 _log = structlog.get_logger(__name__)
 
-_WORKER_NICENESS: Final = 10
+WORKER_NICENESS: Final = 10
 _KEEP_EVERY_S: Final = 0.25
 _SWEEP_EVERY_S: Final = 0.2
 _CLEAN_UP_EVERY_S: Final = 10.0
@@ -193,7 +194,7 @@ async def background(*works: Coroutine[Any, Any, object]) -> AsyncIterator[None]
 async def _worker(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Event) -> None:
     # The rush comes first: an order may be written a second later, a buyer must not be made to
     # wait for it. The outbox keeps what is not written yet, whatever dies.
-    os.nice(_WORKER_NICENESS)
+    os.nice(WORKER_NICENESS)
     async with open_stores(settings) as stores:
         counts = WorkerMetrics(metrics)
         sweep = Sweep(
@@ -327,7 +328,7 @@ async def _nothing() -> None:
 
 
 async def _reaper(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Event) -> None:  # noqa: ARG001  -- the signature of a role
-    os.nice(_WORKER_NICENESS)
+    os.nice(WORKER_NICENESS)
     async with open_stores(settings) as stores:
         works = reaper_works(stores, metrics)
         settle_after_start()
