@@ -18,16 +18,17 @@ from seckill.sentinel.authority.manager import AuthorityRuleManager
 from seckill.sentinel.authority.slot import AuthoritySlot
 from seckill.sentinel.circuitbreaking.manager import DegradeRuleManager
 from seckill.sentinel.circuitbreaking.slot import DefaultCircuitBreakerSlot, DegradeSlot
-from seckill.sentinel.clock import SystemClock
+from seckill.sentinel.clock import NANOSECONDS_PER_S, SystemClock
 from seckill.sentinel.context import Context
 from seckill.sentinel.decorator import sentinel_resource
-from seckill.sentinel.entry import Entry
+from seckill.sentinel.entry import Entry, EntryState, entry_maker
 from seckill.sentinel.errors import RuleConflict
 from seckill.sentinel.flow.manager import FlowRuleManager
 from seckill.sentinel.flow.slot import FlowSlot
 from seckill.sentinel.hotparam.manager import ParamFlowRuleManager
 from seckill.sentinel.hotparam.slot import ParamFlowSlot
 from seckill.sentinel.node import ClusterNode, DefaultNode, EntranceNode, StatisticNode
+from seckill.sentinel.present import Present, one_step_stretches
 from seckill.sentinel.rule_set import RESOURCE_LENGTH_MAX
 from seckill.sentinel.rule_store import NOBODY
 from seckill.sentinel.rules import KINDS, format_rules, kind_named, parse_rules
@@ -111,7 +112,6 @@ class Sentinel:
         flow, degrade, system, authority, param_flow: the rules of each kind.
         restored: what became of the rules of the store, by kind.
         inbound: counters of all entries of type ``IN`` together.
-        enabled: False switches everything off: each entry passes, unchecked and uncounted.
         alarms: what ran over a bound.
         blocks: refusals since the start by (kind, resource, limitApp); for metrics.
         traces: which exceptions count as failures; default all.
@@ -131,35 +131,36 @@ class Sentinel:
     ) -> None:
         self.settings = settings = Settings() if settings is None else settings
         self.clock: Clock = SystemClock() if clock is None else clock
-        self.tick = self.clock.now_ns
-        self.offset_ns = 0
-        if isinstance(self.clock, SystemClock):
-            # The same sum as the clock's own, without the call in between.
-            self.tick = time.monotonic_ns
-            self.offset_ns = self.clock.offset_ns
+        self.waiter: Waiter = SystemWaiter() if waiter is None else waiter
+        entrance = EntranceNode(CONTEXT_DEFAULT)
+        outside = Context(entrance, "")
+        self.current: ContextVar[Context | Entry] = ContextVar("sentinel_current", default=outside)
+        # Of the system's clock the same sum as its own, without the call in between.
+        system = self.clock if isinstance(self.clock, SystemClock) else None
+        self.lock = Present(
+            self,
+            tick=self.clock.now_ns if system is None else time.monotonic_ns,
+            offset_ns=0 if system is None else system.offset_ns,
+            bucket_ns=NANOSECONDS_PER_S // settings.sample_count,
+            find=self.current.get,
+            put=self.current.set,
+            locks_always=not one_step_stretches(),
+        )
         if not TYPE_CHECKING:
             # A method would be a second call for nothing: making an entry is all it does.
-            self.entry = partial(Entry, self)
-        self.waiter: Waiter = SystemWaiter() if waiter is None else waiter
-        # Re-entrant, because a key of a hot parameter may run code of the caller.
-        self.lock = threading.RLock()
-        self.acquire = self.lock.acquire
-        self.release = self.lock.release
-        self.enabled = True
+            self.entry = entry_maker(self.lock)
+        self._enabled = True
         self.borrowers_skip_checks = not settings.differs(Difference.PRIORITY_WAIT_IS_CHECKED)
         self.alarms = Alarms()
         self.blocks: dict[tuple[str, str, str], int] = {}
         self.traces: Callable[[Exception], bool] = _trace_all
         self.notices: list[Callable[[], None]] = []
         self.block_listeners: list[Callable[[Entry, BlockException], None]] = []
-        self.inbound = StatisticNode(settings.sample_count, settings.max_rt_ms)
+        self.inbound = self._new_statistic()
         self._resources: dict[str, ClusterNode] = {}
         self._contexts: dict[str, EntranceNode] = {}
         self._node_count = 0
-        entrance = EntranceNode(CONTEXT_DEFAULT)
         self._contexts[CONTEXT_DEFAULT] = entrance
-        outside = Context(entrance, "")
-        self.current: ContextVar[Context | Entry] = ContextVar("sentinel_current", default=outside)
         self.flow = FlowRuleManager(
             settings=settings,
             lock=self.lock,
@@ -242,8 +243,7 @@ class Sentinel:
         prioritized: bool = False,
     ) -> Entry | BlockException:
         """Enter a resource, with the refusal as a value. End an ``Entry`` by ``exit``."""
-        entry = Entry(
-            self,
+        entry = self.entry(
             name,
             *args,
             count=count,
@@ -267,8 +267,7 @@ class Sentinel:
         prioritized: bool = False,
     ) -> Entry | BlockException:
         """``try_entry`` for coroutines: a paced call yields to the loop while it waits."""
-        entry = Entry(
-            self,
+        entry = self.entry(
             name,
             *args,
             count=count,
@@ -329,10 +328,24 @@ class Sentinel:
     def trace(self, error: BaseException) -> None:
         """Count the innermost open entry as failed: for errors handled inside the block."""
         innermost = self.current.get()
+        while isinstance(innermost, Entry) and innermost.state is EntryState.ENDED:
+            innermost = innermost.parent
         if isinstance(innermost, Entry):
             innermost.set_error(error)
 
     # Looking.
+
+    @property
+    def enabled(self) -> bool:
+        """Whether entries are checked and counted; False switches everything off."""
+        return self._enabled
+
+    @enabled.setter
+    def enabled(self, enabled: bool) -> None:
+        with self.lock:
+            self._enabled = enabled
+            for entrance in self._contexts.values():
+                entrance.known.clear()
 
     @property
     def resources(self) -> dict[str, ClusterNode]:
@@ -473,7 +486,7 @@ class Sentinel:
         with self.lock:
             node = context.nodes.get(name)
             if node is not None:
-                return node
+                return self._known(node, context)
             cluster = self._resources.get(name)
             if cluster is None:
                 cluster = self._new_resource(name, entry.resource_type)
@@ -492,9 +505,16 @@ class Sentinel:
                         other.own = cluster.copy()
                 node.own = self._new_statistic()
             cluster.contexts[context.name] = node
+            cluster.aim()
             context.nodes[name] = node
             parent.children[name] = node
-            return node
+            return self._known(node, context)
+
+    def _known(self, node: DefaultNode, context: Context) -> DefaultNode:
+        """Let the next such call find the resource at once. Under the lock."""
+        if self._enabled and not context.origin:
+            context.known[node.name] = node.cluster
+        return node
 
     def origin_node(self, cluster: ClusterNode, origin: str) -> StatisticNode:
         """The counters of one caller of one resource, made if need be."""
@@ -558,7 +578,12 @@ class Sentinel:
         if len(self._resources) >= self.settings.resource_count_max and not self._is_named(name):
             return None
         cluster = ClusterNode(
-            name, resource_type, self.settings.sample_count, self.settings.max_rt_ms
+            name,
+            resource_type,
+            self.settings.sample_count,
+            self.settings.max_rt_ms,
+            self.lock,
+            slides=self.settings.differs(Difference.SLIDING_WINDOW),
         )
         self._resources[name] = cluster
         self._link(cluster)
@@ -572,13 +597,10 @@ class Sentinel:
         )
 
     def _new_statistic(self) -> StatisticNode:
-        return StatisticNode(self.settings.sample_count, self.settings.max_rt_ms)
+        return StatisticNode(self.settings.sample_count, self.settings.max_rt_ms, self.lock)
 
     def _link(self, cluster: ClusterNode) -> None:
-        links = [slot.links(cluster) for slot in self._slots]
-        cluster.checks = tuple(check for link in links for check in link.checks)
-        cluster.on_pass = tuple(told for link in links for told in link.on_pass)
-        cluster.on_exit = tuple(told for link in links for told in link.on_exit)
+        cluster.link([slot.links(cluster) for slot in self._slots])
 
     def _rules_changed(self, names: frozenset[str] | None) -> None:
         concerned: Sequence[ClusterNode | None]

@@ -9,7 +9,7 @@ together.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from seckill.sentinel.clock import NANOSECONDS_PER_MS
 from seckill.sentinel.errors import BlockException, ErrorEntryFreeException
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from seckill.sentinel.context import Context
     from seckill.sentinel.engine import Sentinel
     from seckill.sentinel.node import ClusterNode, DefaultNode, StatisticNode
+    from seckill.sentinel.present import Present
 
 
 class EntryState(enum.Enum):
@@ -45,6 +46,9 @@ _PASSED = EntryState.PASSED
 _UNCHECKED = EntryState.UNCHECKED
 _BLOCKED = EntryState.BLOCKED
 _ENDED = EntryState.ENDED
+
+_LONG_WAY: Final = -1
+_NONE: Final[list[StatisticNode]] = []
 
 
 class _Burden:
@@ -82,52 +86,44 @@ class Entry:
         start_ns: when it was decided on.
     """
 
+    # In the order of their first use, as far as Python keeps to it.
     __slots__ = (
         "_burden",
+        "_end_raw_ns",
+        "_node",
+        "_present",
         "_rest",
+        "_start_raw_ns",
         "args",
+        "cluster",
         "context",
         "count",
-        "engine",
         "entry_type",
         "error",
         "name",
-        "node",
         "parent",
         "prioritized",
         "resource_type",
-        "start_ns",
         "state",
     )
 
+    args: tuple[object, ...]
+    cluster: ClusterNode
     context: Context
-    node: DefaultNode
+    count: int
+    entry_type: EntryType
+    error: BaseException | None
+    name: str
     parent: Context | Entry
-    start_ns: int
+    prioritized: bool
+    resource_type: int
+    state: EntryState
+    _burden: _Burden | None
+    _end_raw_ns: int
+    _node: DefaultNode
+    _present: Present
     _rest: tuple[Callable[[Entry, int], BlockException | int | None], ...]
-
-    def __init__(
-        self,
-        engine: Sentinel,
-        name: str,
-        *args: object,
-        count: int = 1,
-        entry_type: EntryType = _OUT,
-        resource_type: int = _COMMON,
-        prioritized: bool = False,
-    ) -> None:
-        if count < 0:
-            raise ValueError(f"an entry cannot acquire {count} units")
-        self.engine = engine
-        self.name = name
-        self.args = args
-        self.count = count
-        self.entry_type = entry_type
-        self.resource_type = resource_type
-        self.prioritized = prioritized
-        self.state = _NEW
-        self.error: BaseException | None = None
-        self._burden: _Burden | None = None
+    _start_raw_ns: int
 
     def __enter__(self) -> Self:
         outcome = self.decide()
@@ -157,8 +153,7 @@ class Entry:
     ) -> None:
         self.__exit__(kind, error, traceback)
 
-    # One function, because a call to another costs a tenth of the whole.
-    def decide(self) -> BlockException | int | None:  # noqa: C901, PLR0912, PLR0915
+    def decide(self) -> BlockException | int | None:
         """Go as far as possible without waiting.
 
         For those who wait in their own way; everybody else uses ``with``.
@@ -170,39 +165,87 @@ class Entry:
         Raises:
             ErrorEntryFreeException: when the entry was decided before.
 
-        Complexity: linear in the rules of the resource.
+        Complexity: linear in the rules of the resource. A usual call takes the short way: its
+            resource is counted once, its rules say only how many may pass, and it fits.
         """
-        engine = self.engine
-        if self.state is _NEW:
-            self.parent = parent = engine.current.get()
-            self.context = context = parent.context
-            node = context.nodes.get(self.name)
-            if node is None or not engine.enabled:
-                node = engine.node_for(self, parent)
-                if node is None:
-                    self.state = _UNCHECKED
-                    return None
-            self.node = node
-            cluster = node.cluster
-            if context.origin:
-                self._take_up().origin_node = engine.origin_node(cluster, context.origin)
-            checks = None
-        elif self.state is _WAITING:
-            # The original lets a call that has borrowed skip every check that is left.
-            checks = () if self.occupied and engine.borrowers_skip_checks else self._rest
-            node = self.node
-            cluster = node.cluster
-        else:
+        present = self._present
+        if self.state is not _NEW:
+            return self._decide_again()
+        parent = present.find()
+        while parent.state is _ENDED:
+            parent = parent.parent
+        self.parent = parent
+        self.context = context = parent.context
+        cluster = context.known.get(self.name)
+        if cluster is None or self.entry_type is _IN:
+            return self._decide_first()
+        now_raw_ns = present.tick()
+        if now_raw_ns >= present.end_raw_ns:
+            present.turn(now_raw_ns)
+        # One step to all other threads from here, see ``present.py``: no calls, no loops.
+        passed = cluster.passed + self.count
+        if now_raw_ns >= present.end_raw_ns or passed > cluster.ceiling:
+            return self._decide_first()
+        place_ns = present.place_ns
+        if cluster.place_ns is not place_ns:
+            if cluster.bucket_end_ns is not present.bucket_end_ns:
+                return self._decide_first()
+            places = cluster.places
+            if places is not None:
+                end = cluster.places_end
+                if end == cluster.places_size:
+                    return self._decide_first()
+                places[end] = cluster.passed - cluster.place_base
+                places[end + 1] = place_ns
+                cluster.places_end = end + 2
+                cluster.place_base = cluster.passed
+            cluster.place_ns = place_ns
+        cluster.passed = passed
+        cluster.concurrency += 1
+        self.cluster = cluster
+        self._start_raw_ns = now_raw_ns
+        self._end_raw_ns = present.end_raw_ns
+        self.state = _PASSED
+        # To here. From now on this is the innermost thing.
+        present.put(self)
+        return None
+
+    def _decide_first(self) -> BlockException | int | None:
+        engine = self._present.engine
+        context = self.context
+        node = context.nodes.get(self.name)
+        if node is None or not engine.enabled or not (context.origin or self.name in context.known):
+            node = engine.node_for(self, self.parent)
+            if node is None:
+                self.state = _UNCHECKED
+                return None
+        self._node = node
+        self.cluster = cluster = node.cluster
+        if context.origin:
+            self._take_up().origin_node = engine.origin_node(cluster, context.origin)
+        return self._ask(None)
+
+    def _decide_again(self) -> BlockException | int | None:
+        if self.state is not _WAITING:
             raise ErrorEntryFreeException(f"the entry of {self.name!r} was entered before")
+        # The original lets a call that has borrowed skip every check that is left.
+        skips = self.occupied and self.engine.borrowers_skip_checks
+        return self._ask(() if skips else self._rest)
+
+    def _ask(  # noqa: C901, PLR0912  one function: what is done under the lock, in order
+        self, checks: tuple[Callable[[Entry, int], BlockException | int | None], ...] | None
+    ) -> BlockException | int | None:
+        """Ask these checks, or else all of the resource, and count; the long way."""
+        present = self._present
+        engine = present.engine
+        cluster = self.cluster
         outcome = None
         # Twice as fast as a with statement.
-        engine.acquire()
+        present.acquire()
         try:
-            # Inside the lock, so that the readings of all threads are in the order of their
-            # decisions.
-            now_ns = engine.tick() + engine.offset_ns
+            now_ns = present.read_ns()
             if checks is None:
-                self.start_ns = now_ns
+                self._start_raw_ns = now_ns - present.offset_ns
                 checks = cluster.checks
             for check in checks:
                 try:
@@ -213,23 +256,9 @@ class Entry:
                 if outcome is not None:
                     break
             if outcome is None:
-                cluster.concurrency += 1
-                if self._burden is not None or self.entry_type is _IN or node.own is not None:
-                    self._count_pass(now_ns)
-                else:
-                    # A bucket or a place to be closed is rare: the usual pass is a few additions.
-                    if now_ns >= cluster.bucket_end_ns:
-                        cluster.roll(now_ns)
-                    count = self.count
-                    cluster.window_passed += count
-                    log = cluster.log
-                    if log is not None:
-                        if now_ns < log.open_end_ns:
-                            log.total += count
-                            log.open_count += count
-                            log.open_ns = now_ns
-                        else:
-                            log.add(now_ns, count)
+                self._count_pass(now_ns)
+                # It ends the long way, too.
+                self._end_raw_ns = _LONG_WAY
                 self.state = _PASSED
                 try:
                     for told in cluster.on_pass:
@@ -243,61 +272,79 @@ class Entry:
                 self.state = _BLOCKED
                 self._count_block(outcome, now_ns)
         finally:
-            engine.release()
+            present.release()
         if outcome is None:
-            # From here on this is the innermost thing.
-            engine.current.set(self)
+            present.put(self)
         elif engine.block_listeners and not isinstance(outcome, int):
             engine.tell_block(self, outcome)
         if engine.notices:
             engine.tell_notices()
         return outcome
 
-    def __exit__(  # noqa: C901, PLR0912  one function, as above
+    def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        engine = self.engine
+        present = self._present
+        if error is None and present.find() is self:
+            now_raw_ns = present.tick()
+            # One step to all other threads from here, see ``present.py``: no calls, no loops.
+            end_raw_ns = present.end_raw_ns
+            cluster = self.cluster
+            # Ends in the millisecond that it began in, so the bucket is the same as well.
+            if (
+                self._end_raw_ns is end_raw_ns
+                and now_raw_ns < end_raw_ns
+                and cluster.ceiling >= 0
+                and self.error is None
+            ):
+                cluster.window_success += self.count
+                cluster.concurrency -= 1
+                if cluster.bucket_min_rt_ms:
+                    cluster.bucket_min_rt_ms = 0
+                self._end_raw_ns = _LONG_WAY
+                self.state = _ENDED
+                # To here. Whoever finds this as the innermost thing looks at its parent, so it need
+                # not be put back; but a call's arguments are not kept longer than it lasts, and the
+                # entry around this one shall end the short way, too.
+                if self.args or self.parent is not self.context:
+                    present.put(self.parent)
+                return
+        self._complete(error)
+
+    def _complete(self, error: BaseException | None) -> None:
+        """End the call the long way."""
+        present = self._present
+        engine = present.engine
         if error is not None:
             self.set_error(error)
         if self.state is not _PASSED:
             self._end_unusually()
             return
         self.state = _ENDED
-        current = engine.current
-        late = None
-        if current.get() is self:
-            current.set(self.parent)
-        else:
-            late = self._unwind()
-        engine.acquire()
+        late = self._unwind()
+        present.acquire()
         try:
-            now_ns = engine.tick() + engine.offset_ns
-            count = self.count
-            node = self.node
-            cluster = node.cluster
+            now_ns = present.read_ns()
             # By the milliseconds of a clock face: rounding the span itself down would be half a
             # millisecond too short on average.
             rt_ms = now_ns // NANOSECONDS_PER_MS - self.start_ns // NANOSECONDS_PER_MS
-            if now_ns >= cluster.bucket_end_ns:
-                cluster.roll(now_ns)
-            cluster.window_success += count
-            cluster.window_rt_ms += rt_ms
-            if rt_ms < cluster.bucket_min_rt_ms:  # noqa: PLR1730  three times as fast as min
-                cluster.bucket_min_rt_ms = rt_ms
-            cluster.concurrency -= 1
-            if self.error is not None:
-                cluster.window_exceptions += count
-            if self._burden is not None or self.entry_type is _IN or node.own is not None:
-                self._count_complete(now_ns, rt_ms)
+            cluster = self.cluster
+            failed = self.error is not None
+            cluster.add_complete(now_ns, self.count, rt_ms, failed=failed)
+            for node in self._other_nodes():
+                node.add_complete(now_ns, self.count, rt_ms, failed=failed)
+            if self._burden is not None:
+                for give_back in self._burden.held:
+                    give_back()
             for told in cluster.on_exit:
                 told(self, now_ns)
         except Exception as fault:  # noqa: BLE001  a fault of ours must never stop the caller
             engine.note_internal_error(fault)
         finally:
-            engine.release()
+            present.release()
         if engine.notices:
             engine.tell_notices()
         if late is not None:
@@ -327,9 +374,23 @@ class Entry:
     # For slots.
 
     @property
-    def cluster(self) -> ClusterNode:
-        """The node of the resource."""
-        return self.node.cluster
+    def engine(self) -> Sentinel:
+        """The engine that made it."""
+        return self._present.engine
+
+    @property
+    def node(self) -> DefaultNode:
+        """Its place in the call tree. There once it is decided on."""
+        try:
+            return self._node
+        except AttributeError:
+            # The short way does not look for it.
+            return self.context.nodes[self.name]
+
+    @property
+    def start_ns(self) -> int:
+        """When it was decided on, nanoseconds since the epoch."""
+        return self._start_raw_ns + self._present.offset_ns
 
     @property
     def children(self) -> dict[str, DefaultNode]:
@@ -368,51 +429,39 @@ class Entry:
         return self._burden
 
     def _count_pass(self, now_ns: int) -> None:
-        """The counting of a pass where more than the resource's own node is concerned."""
-        cluster = self.cluster
+        others = self._other_nodes()
+        self.cluster.concurrency += 1
         if self.occupied:
             # The check that borrowed has counted it; only the calls in flight are left.
-            for node in self._other_nodes():
+            for node in others:
                 node.concurrency += 1
             return
-        cluster.roll(now_ns)
-        cluster.window_passed += self.count
-        if cluster.log is not None:
-            cluster.log.add(now_ns, self.count)
-        for node in self._other_nodes():
+        self.cluster.add_passed(now_ns, self.count)
+        for node in others:
             node.add_pass(now_ns, self.count)
 
     def _count_block(self, block: BlockException, now_ns: int) -> None:
-        cluster = self.cluster
-        if now_ns >= cluster.bucket_end_ns:
-            cluster.roll(now_ns)
-        cluster.window_blocked += self.count
-        self.engine.count_block(block)
-        if self._burden is not None or self.entry_type is _IN or self.node.own is not None:
-            for node in self._other_nodes():
-                node.add_block(now_ns, self.count)
-            self._abandon_probes()
-            if self._burden is not None:
-                for give_back in self._burden.taken:
-                    give_back()
-
-    def _count_complete(self, now_ns: int, rt_ms: int) -> None:
-        failed = self.error is not None
+        self.cluster.add_block(now_ns, self.count)
+        self._present.engine.count_block(block)
         for node in self._other_nodes():
-            node.add_complete(now_ns, self.count, rt_ms, failed=failed)
+            node.add_block(now_ns, self.count)
+        self._abandon_probes()
         if self._burden is not None:
-            for give_back in self._burden.held:
+            for give_back in self._burden.taken:
                 give_back()
 
     def _other_nodes(self) -> list[StatisticNode]:
         """Every node that counts this entry besides the resource's own."""
+        own = self.node.own
+        if own is None and self._burden is None and self.entry_type is not _IN:
+            return _NONE
         nodes = []
-        if self.node.own is not None:
-            nodes.append(self.node.own)
+        if own is not None:
+            nodes.append(own)
         if self.origin_node is not None:
             nodes.append(self.origin_node)
         if self.entry_type is _IN:
-            nodes.append(self.engine.inbound)
+            nodes.append(self._present.engine.inbound)
         return nodes
 
     def _abandon_probes(self) -> None:
@@ -430,20 +479,53 @@ class Entry:
         self.state = _ENDED
 
     def _unwind(self) -> ErrorEntryFreeException | None:
-        """End what is still open inside this; None if it is merely ended from another task."""
-        current = self.engine.current
+        """End what is still open inside this, and leave it; the error if there was something."""
+        present = self._present
         inside: list[Entry] = []
-        innermost = current.get()
+        innermost = present.find()
         while isinstance(innermost, Entry) and innermost is not self:
-            inside.append(innermost)
+            if innermost.state is not _ENDED:
+                inside.append(innermost)
             innermost = innermost.parent
         if innermost is not self:
+            # It is merely ended from another task.
             return None
         for entry in inside:
             if entry.state is _PASSED:
                 entry.exit()
-        current.set(self.parent)
+        present.put(self.parent)
+        if not inside:
+            return None
         return ErrorEntryFreeException(
             f"the entry of {self.name!r} was ended before {len(inside)} inside it, "
             f"the innermost of {inside[0].name!r}; all are ended now"
         )
+
+
+def entry_maker(present: Present) -> Callable[..., Entry]:
+    """The function that makes an engine's entries; its signature is ``Sentinel.entry``."""
+
+    def entry(
+        name: str,
+        *args: object,
+        count: int = 1,
+        entry_type: EntryType = _OUT,
+        resource_type: int = _COMMON,
+        prioritized: bool = False,
+    ) -> Entry:
+        if count < 0:
+            raise ValueError(f"an entry cannot acquire {count} units")
+        made = Entry()
+        made._present = present  # noqa: SLF001  it is made here: a constructor costs a third more
+        made.name = name
+        made.args = args
+        made.count = count
+        made.entry_type = entry_type
+        made.resource_type = resource_type
+        made.prioritized = prioritized
+        made.state = _NEW
+        made.error = None
+        made._burden = None  # noqa: SLF001
+        return made
+
+    return entry

@@ -12,20 +12,42 @@ bucket's counts leave the window as a whole.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from seckill.sentinel.clock import NANOSECONDS_PER_MS, NANOSECONDS_PER_S
+from seckill.sentinel.clock import NANOSECONDS_PER_S
+from seckill.sentinel.pass_log import CEILING_MAX, NOT_BY_CEILING, PassLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from seckill.sentinel.entry import Entry
     from seckill.sentinel.errors import BlockException
+    from seckill.sentinel.present import Present
+    from seckill.sentinel.slot import Links
 
 MINUTE_SECONDS: Final = 60
-LOG_PLACE_NS: Final = NANOSECONDS_PER_MS
-"""Passes less than this apart share one place in the sliding log: at most 1,001 places."""
+
+_Bucket: TypeAlias = tuple[int, int, int, int, int, int, int]
+_Counts: TypeAlias = tuple[int, int, int, int, int, int, int, int]
+# What a node in one context takes from the resource's: the rest is made for it.
+_COPIED: Final = (
+    "_base_blocked",
+    "_base_exceptions",
+    "_base_rt_ms",
+    "_base_success",
+    "_borrowed_now",
+    "_buckets",
+    "_second",
+    "bucket_end_ns",
+    "bucket_min_rt_ms",
+    "concurrency",
+    "window_blocked",
+    "window_exceptions",
+    "window_rt_ms",
+    "window_success",
+)
+_ENDED_AT: Final = 5
+_OCCUPIED_AT: Final = 6
 
 
 class Second(NamedTuple):
@@ -62,122 +84,7 @@ class Second(NamedTuple):
         return not (self.passed or self.blocked or self.exceptions or self.success or self.occupied)
 
 
-class _Bucket(NamedTuple):
-    """A closed bucket of the second window."""
-
-    start_ns: int
-    passed: int
-    blocked: int
-    exceptions: int
-    success: int
-    rt_ms: int
-    min_rt_ms: int
-
-
-class SlidingLog:
-    """The passes of the last 1,000 ms, each with its time: a window without an edge.
-
-    Buckets forget half a second at once, so that twice the threshold fits around the seam. The log
-    forgets each pass exactly one second after it. Passes within a millisecond share a place and
-    count as late as the latest of them, so the error is on the strict side.
-
-    Complexity: O(1) per pass; at most once a millisecond the places are moved up, at most 1,001.
-    """
-
-    __slots__ = (
-        "_counts",
-        "_times_ns",
-        "expiry_ns",
-        "open_count",
-        "open_end_ns",
-        "open_ns",
-        "total",
-    )
-
-    def __init__(self) -> None:
-        # The closed places, oldest first: the time of the latest pass in each, and how many.
-        # Lists, because an empty deque is ten times as large and most resources are called rarely.
-        self._times_ns: list[int] = []
-        self._counts: list[int] = []
-        # The open place: passes before its end are added to it. Entry does that without calling us.
-        self.open_ns = 0
-        self.open_count = 0
-        self.open_end_ns = 0
-        self.total = 0
-        # Before this time nothing has to be forgotten.
-        self.expiry_ns = 0
-
-    def used(self, now_ns: int) -> int:
-        """Units that passed in the second that ends now, and those promised for later."""
-        if self.expiry_ns <= now_ns:
-            self._forget(now_ns)
-        return self.total
-
-    def add(self, now_ns: int, count: int) -> None:
-        """Count a pass."""
-        self.total += count
-        if now_ns >= self.open_end_ns:
-            if self.open_count:
-                self._close_place()
-            if self._times_ns and self._times_ns[-1] > now_ns:
-                self._insert(now_ns, count)
-                return
-            self.open_end_ns = now_ns + LOG_PLACE_NS
-            if self.expiry_ns <= now_ns:
-                self._forget(now_ns)
-        self.open_count += count
-        self.open_ns = now_ns
-
-    def earliest_ns(self, now_ns: int, count: int, limit: float) -> int | None:
-        """When this many units would fit if nothing else came; None if they never will."""
-        used = self.used(now_ns)
-        if used + count <= limit:
-            return now_ns
-        self._close_place()
-        for time_ns, passed in zip(self._times_ns, self._counts, strict=True):
-            used -= passed
-            if used + count <= limit:
-                return time_ns + NANOSECONDS_PER_S
-        return None
-
-    def reserve(self, at_ns: int, count: int) -> None:
-        """Count a pass that is promised for later."""
-        self.total += count
-        self._close_place()
-        self._insert(at_ns, count)
-
-    def _close_place(self) -> None:
-        if self.open_count:
-            if self._times_ns and self._times_ns[-1] > self.open_ns:
-                self._insert(self.open_ns, self.open_count)
-            else:
-                self._times_ns.append(self.open_ns)
-                self._counts.append(self.open_count)
-        self.open_count = 0
-        self.open_end_ns = 0
-
-    def _insert(self, at_ns: int, count: int) -> None:
-        places = list(zip(self._times_ns, self._counts, strict=True))
-        insort(places, (at_ns, count))
-        self._times_ns = [time_ns for time_ns, _ in places]
-        self._counts = [passed for _, passed in places]
-        self.expiry_ns = min(self.expiry_ns, self._times_ns[0] + NANOSECONDS_PER_S)
-
-    def _forget(self, now_ns: int) -> None:
-        times_ns = self._times_ns
-        border_ns = now_ns - NANOSECONDS_PER_S
-        if self.open_count and self.open_ns <= border_ns:
-            self._close_place()
-        if times_ns and times_ns[0] <= border_ns:
-            old = bisect_right(times_ns, border_ns)
-            self.total -= sum(self._counts[:old])
-            del times_ns[:old]
-            del self._counts[:old]
-        oldest_ns = times_ns[0] if times_ns else self.open_ns if self.open_count else now_ns
-        self.expiry_ns = oldest_ns + NANOSECONDS_PER_S
-
-
-class StatisticNode:
+class StatisticNode(PassLog):
     """Counts of one thing: a resource, a resource in a context, a caller, or all inbound traffic.
 
     The ``window_`` counters are sums over the second window, the open bucket included.
@@ -186,6 +93,7 @@ class StatisticNode:
     Args:
         sample_count: buckets per second, a divisor of 1,000.
         max_rt_ms: the shortest response time of a bucket without any.
+        present: the engine's; without one numbers are not shared.
     """
 
     __slots__ = (
@@ -198,53 +106,62 @@ class StatisticNode:
         "_borrowed_now",
         "_buckets",
         "_max_rt_ms",
-        "_open_occupied",
-        "_open_second",
+        "_present",
         "_sample_count",
+        "_second",
         "_seconds",
-        "bucket_end_ns",
-        "bucket_min_rt_ms",
+        "_window_base",
         "bucket_ns",
-        "concurrency",
-        "log",
         "window_blocked",
         "window_exceptions",
-        "window_passed",
         "window_rt_ms",
-        "window_success",
     )
 
-    def __init__(self, sample_count: int, max_rt_ms: int) -> None:
+    def __init__(self, sample_count: int, max_rt_ms: int, present: Present | None = None) -> None:
+        super().__init__()
         self._sample_count = sample_count
         self._max_rt_ms = max_rt_ms
+        self._present = present
         self.bucket_ns = NANOSECONDS_PER_S // sample_count
-        self.bucket_end_ns = 0
         self.bucket_min_rt_ms = max_rt_ms
-        self.concurrency = 0
-        self.window_passed = self.window_blocked = self.window_exceptions = 0
+        self.window_blocked = self.window_exceptions = 0
         self.window_success = self.window_rt_ms = 0
-        # What the window's counters stood at when the open bucket was opened.
+        # What ``passed`` stood at, so to speak, when the window began.
+        self._window_base = 0
+        # What the counters stood at when the open bucket was opened.
         self._base_passed = self._base_blocked = self._base_exceptions = 0
         self._base_success = self._base_rt_ms = 0
-        self._buckets: list[_Bucket] = []
-        self._borrowed: dict[int, int] = {}
+        # The closed buckets of the window: start, passed, blocked, exceptions, success, rt_ms,
+        # min_rt_ms.
+        self._buckets: tuple[_Bucket, ...] = ()
+        # What is borrowed from buckets to come, by their start.
+        self._borrowed: dict[int, int] | None = None
         self._borrowed_now = 0
-        # The closed seconds in which something happened, oldest first; at most a minute of them.
-        self._seconds: list[Second] = []
-        self._open_second = Second(0, 0, 0, 0, 0, 0, 0, max_rt_ms)
-        self._open_occupied = 0
-        self.log: SlidingLog | None = None
+        # The running second so far, closed buckets only: as in ``Second``.
+        self._second: _Counts = (0, 0, 0, 0, 0, 0, 0, max_rt_ms)
+        # The seconds before it in which something happened, oldest first; at most a minute of them.
+        self._seconds: list[Second] | None = None
+
+    @property
+    def window_passed(self) -> int:
+        """Units that passed in the second window."""
+        return self.passed - self._window_base
 
     # Counting. Each method takes the time of the decision, and the acquired units.
 
     def add_pass(self, now_ns: int, count: int) -> None:
         """Count a call that was let in, and one more in flight."""
+        self.concurrency += 1
+        self.add_passed(now_ns, count)
+
+    def add_passed(self, now_ns: int, count: int) -> None:
+        """Count units that were let in."""
         if now_ns >= self.bucket_end_ns:
             self.roll(now_ns)
-        self.window_passed += count
-        self.concurrency += 1
-        if self.log is not None:
-            self.log.add(now_ns, count)
+        if self.places is not None:
+            self._log_pass(now_ns, count, self._present)
+        else:
+            self.passed += count
 
     def add_block(self, now_ns: int, count: int) -> None:
         """Count a call that was refused."""
@@ -258,7 +175,8 @@ class StatisticNode:
             self.roll(now_ns)
         self.window_success += count
         self.window_rt_ms += rt_ms
-        self.bucket_min_rt_ms = min(self.bucket_min_rt_ms, rt_ms)
+        if rt_ms < self.bucket_min_rt_ms:  # noqa: PLR1730  three times as fast as min
+            self.bucket_min_rt_ms = rt_ms
         self.concurrency -= 1
         if failed:
             self.window_exceptions += count
@@ -271,64 +189,99 @@ class StatisticNode:
         if self.bucket_end_ns:
             self._close_bucket(start_ns)
         second_ns = start_ns - start_ns % NANOSECONDS_PER_S
-        if second_ns != self._open_second.start_ns:
+        if second_ns != self._second[0]:
             self._close_second(second_ns)
-        self.bucket_end_ns = start_ns + self.bucket_ns
+        end_ns = start_ns + self.bucket_ns
+        present = self._present
+        if present is not None and present.bucket_end_ns == end_ns:
+            end_ns = present.bucket_end_ns
+        self.bucket_end_ns = end_ns
         self.bucket_min_rt_ms = self._max_rt_ms
-        self._borrowed_now = self._borrowed.pop(start_ns, 0)
         if self._borrowed:
-            self._borrowed = {at: n for at, n in self._borrowed.items() if at > start_ns}
-        self.window_passed += self._borrowed_now
+            self._borrowed_now = self._borrowed.pop(start_ns, 0)
+            self._borrowed = {at: n for at, n in self._borrowed.items() if at > start_ns} or None
+            self._window_base -= self._borrowed_now
+        elif self._borrowed_now:
+            self._borrowed_now = 0
+        if self.places is not None:
+            self._forget(now_ns)
+            if self._promised is not None:
+                self._forget_promised(now_ns)
+        else:
+            # Without a log the window itself is what counts: begin it at 0.
+            self._shift(self._window_base)
 
     def _close_bucket(self, start_ns: int) -> None:
-        closed = _Bucket(
-            self.bucket_end_ns - self.bucket_ns,
-            self.window_passed - self._base_passed,
-            self.window_blocked - self._base_blocked,
-            self.window_exceptions - self._base_exceptions,
-            self.window_success - self._base_success,
-            self.window_rt_ms - self._base_rt_ms,
-            self.bucket_min_rt_ms,
+        closed_ns = self.bucket_end_ns - self.bucket_ns
+        passed = self.passed - self._base_passed
+        blocked = self.window_blocked - self._base_blocked
+        exceptions = self.window_exceptions - self._base_exceptions
+        success = self.window_success - self._base_success
+        rt_ms = self.window_rt_ms - self._base_rt_ms
+        at_ns, passed_before, blocked_before, failed_before, ended_before, rt, occupied, best = (
+            self._second
         )
-        second = self._open_second
-        self._open_second = Second(
-            second.start_ns,
+        self._second = (
+            at_ns,
             # What was borrowed stands in the minute since the moment it was promised.
-            second.passed + closed.passed - self._borrowed_now,
-            second.blocked + closed.blocked,
-            second.exceptions + closed.exceptions,
-            second.success + closed.success,
-            second.rt_ms + closed.rt_ms,
-            second.occupied,
-            min(second.min_rt_ms, closed.min_rt_ms),
+            passed_before + passed,
+            blocked_before + blocked,
+            failed_before + exceptions,
+            ended_before + success,
+            rt + rt_ms,
+            occupied,
+            min(best, self.bucket_min_rt_ms),
         )
+        passed += self._borrowed_now
         oldest_ns = start_ns - (self._sample_count - 1) * self.bucket_ns
-        buckets = [bucket for bucket in self._buckets if bucket.start_ns >= oldest_ns]
-        if closed.start_ns >= oldest_ns:
-            buckets.append(closed)
-        self._buckets = buckets
-        self.window_passed = self._base_passed = sum(bucket.passed for bucket in buckets)
-        self.window_blocked = self._base_blocked = sum(bucket.blocked for bucket in buckets)
-        self.window_exceptions = self._base_exceptions = sum(b.exceptions for b in buckets)
-        self.window_success = self._base_success = sum(bucket.success for bucket in buckets)
-        self.window_rt_ms = self._base_rt_ms = sum(bucket.rt_ms for bucket in buckets)
+        if closed_ns >= oldest_ns:
+            bucket = (closed_ns, passed, blocked, exceptions, success, rt_ms, self.bucket_min_rt_ms)
+            self._buckets = (
+                (*(one for one in self._buckets if one[0] >= oldest_ns), bucket)
+                if self._sample_count > 2  # noqa: PLR2004  of two, one is closed
+                else (bucket,)
+            )
+        elif self._buckets:
+            self._buckets = ()
+        if len(self._buckets) == 1:
+            _, passed, blocked, exceptions, success, rt_ms, _ = self._buckets[0]
+        else:
+            passed = sum(bucket[1] for bucket in self._buckets)
+            blocked = sum(bucket[2] for bucket in self._buckets)
+            exceptions = sum(bucket[3] for bucket in self._buckets)
+            success = sum(bucket[4] for bucket in self._buckets)
+            rt_ms = sum(bucket[5] for bucket in self._buckets)
+        self._base_passed = self.passed
+        self._window_base = self.passed - passed
+        self.window_blocked = self._base_blocked = blocked
+        self.window_exceptions = self._base_exceptions = exceptions
+        self.window_success = self._base_success = success
+        self.window_rt_ms = self._base_rt_ms = rt_ms
 
     def _close_second(self, second_ns: int) -> None:
-        if not self._open_second.idle:
-            self._seconds.append(self._open_second)
+        second = self._second
+        if any(second[1:_ENDED_AT]) or second[_OCCUPIED_AT]:
+            if self._seconds is None:
+                self._seconds = []
+            self._seconds.append(Second(*second))
             if len(self._seconds) > MINUTE_SECONDS:
                 del self._seconds[0]
-        self._open_second = Second(second_ns, 0, 0, 0, 0, 0, 0, self._max_rt_ms)
+        self._second = (second_ns, 0, 0, 0, 0, 0, 0, self._max_rt_ms)
+
+    def _shift(self, units: int) -> None:
+        super()._shift(units)
+        self._base_passed -= units
+        self._window_base -= units
 
     # Reading. Each method rolls first, so that an idle node forgets too.
 
     def used(self, now_ns: int) -> int:
         """Units that count against a QPS threshold now: of the sliding log if there is one."""
-        if self.log is not None:
-            return self.log.used(now_ns)
+        if self.places is not None:
+            return self.logged(now_ns)
         if now_ns >= self.bucket_end_ns:
             self.roll(now_ns)
-        return self.window_passed
+        return self.passed - self._window_base
 
     def previous_passed(self, now_ns: int) -> int:
         """Units that passed in the whole second before the present one."""
@@ -347,24 +300,21 @@ class StatisticNode:
     def max_success_qps(self, now_ns: int) -> float:
         """Finished units per second at the pace of the best bucket, which is at least 1."""
         self.roll(now_ns)
-        best = max(
-            (bucket.success for bucket in self._buckets),
-            default=0,
-        )
+        best = max((bucket[4] for bucket in self._buckets), default=0)
         best = max(best, self.window_success - self._base_success, 1)
         return float(best * self._sample_count)
 
     def min_rt_ms(self, now_ns: int) -> int:
         """The shortest response time of the second window, at least 1 ms."""
         self.roll(now_ns)
-        shortest = min((bucket.min_rt_ms for bucket in self._buckets), default=self._max_rt_ms)
+        shortest = min((bucket[6] for bucket in self._buckets), default=self._max_rt_ms)
         return max(1, min(shortest, self.bucket_min_rt_ms))
 
     def seconds(self, now_ns: int) -> Iterator[Second]:
         """The seconds of the last minute in which something happened, the running one last."""
         self.roll(now_ns)
         oldest_ns = now_ns - now_ns % NANOSECONDS_PER_S - (MINUTE_SECONDS - 1) * NANOSECONDS_PER_S
-        for second in self._seconds:
+        for second in self._seconds or ():
             if second.start_ns >= oldest_ns:
                 yield second
         running = self.running_second(now_ns)
@@ -379,7 +329,7 @@ class StatisticNode:
         self.roll(now_ns)
         running_ns = now_ns - now_ns % NANOSECONDS_PER_S
         found = []
-        for second in reversed(self._seconds):
+        for second in reversed(self._seconds or ()):
             if second.start_ns <= after_ns:
                 break
             # Another may have rolled this node on while the caller still holds an older reading.
@@ -391,10 +341,10 @@ class StatisticNode:
     def running_second(self, now_ns: int) -> Second:
         """The counts of the second that has not ended yet."""
         self.roll(now_ns)
-        second = self._open_second
+        second = Second(*self._second)
         return Second(
             second.start_ns,
-            second.passed + self.window_passed - self._base_passed - self._borrowed_now,
+            second.passed + self.passed - self._base_passed,
             second.blocked + self.window_blocked - self._base_blocked,
             second.exceptions + self.window_exceptions - self._base_exceptions,
             second.success + self.window_success - self._base_success,
@@ -427,7 +377,7 @@ class StatisticNode:
         Source: StatisticNode.tryOccupyNext of sentinel-core 1.8.
         """
         self.roll(now_ns)
-        borrowed = sum(self._borrowed.values())
+        borrowed = sum(self._borrowed.values()) if self._borrowed else 0
         if borrowed >= threshold:
             return None
         span_ns = self.bucket_ns
@@ -447,47 +397,59 @@ class StatisticNode:
         """Promise units of the bucket after the wait, and count them as passed now."""
         at_ns = now_ns + wait_ns
         start_ns = at_ns - at_ns % self.bucket_ns
+        if self._borrowed is None:
+            self._borrowed = {}
         self._borrowed[start_ns] = self._borrowed.get(start_ns, 0) + count
         self.occupied(now_ns, count)
 
     def occupied(self, now_ns: int, count: int) -> None:
         """Count units let in ahead of time in the minute's view."""
         self.roll(now_ns)
-        second = self._open_second
-        self._open_second = second._replace(
-            passed=second.passed + count, occupied=second.occupied + count
+        at_ns, passed, blocked, exceptions, success, rt_ms, occupied, best = self._second
+        self._second = (
+            at_ns,
+            passed + count,
+            blocked,
+            exceptions,
+            success,
+            rt_ms,
+            occupied + count,
+            best,
         )
 
     def _passed_at(self, start_ns: int) -> int:
         if start_ns == self.bucket_end_ns - self.bucket_ns:
-            return self.window_passed - self._base_passed
-        return next((b.passed for b in self._buckets if b.start_ns == start_ns), 0)
+            return self.passed - self._base_passed + self._borrowed_now
+        return next((bucket[1] for bucket in self._buckets if bucket[0] == start_ns), 0)
 
     # Kinship.
 
-    def start_log(self, now_ns: int) -> SlidingLog:
-        """Begin to keep a sliding log; what passed counts as of its bucket's last instant."""
-        if self.log is not None:
-            return self.log
+    def start_log(self, now_ns: int) -> None:
+        """Begin to keep a log; what passed counts as of its bucket's last instant."""
+        if self.places is not None:
+            return
         self.roll(now_ns)
-        log = SlidingLog()
-        for bucket in self._buckets:
-            if bucket.passed:
-                log.add(min(now_ns, bucket.start_ns + self.bucket_ns - 1), bucket.passed)
-        if running := self.window_passed - self._base_passed:
-            log.add(now_ns, running)
-        self.log = log
-        return log
+        passes = [
+            (min(now_ns, bucket[0] + self.bucket_ns - 1), bucket[1])
+            for bucket in self._buckets
+            if bucket[1]
+        ]
+        if running := self.passed - self._base_passed + self._borrowed_now:
+            passes.append((now_ns, running))
+        since_base, window = self.passed - self._base_passed, self.window_passed
+        self._begin_log(passes)
+        self._base_passed = self.passed - since_base
+        self._window_base = self.passed - window
 
     def copy(self) -> StatisticNode:
         """A node with the same past that counts for itself from now on, without a log."""
-        twin = StatisticNode(self._sample_count, self._max_rt_ms)
-        for name in StatisticNode.__slots__:
+        twin = StatisticNode(self._sample_count, self._max_rt_ms, self._present)
+        for name in _COPIED:
             setattr(twin, name, getattr(self, name))
-        twin._buckets = list(self._buckets)
-        twin._borrowed = dict(self._borrowed)
-        twin._seconds = list(self._seconds)
-        twin.log = None
+        twin._borrowed = None if self._borrowed is None else dict(self._borrowed)
+        twin._seconds = None if self._seconds is None else list(self._seconds)
+        twin.passed = self.window_passed
+        twin._base_passed = self._base_passed - self._window_base
         return twin
 
 
@@ -497,16 +459,36 @@ class ClusterNode(StatisticNode):
     Attributes:
         name: of the resource.
         resource_type: what it stands for, as at its first entry.
+        slides: whether thresholds are for a sliding window.
         checks: the questions a call has to pass, in slot order; see ``slot.py``.
         on_pass, on_exit: what is told of a call that was let in, and of one that ends.
         origins: counters per caller, for callers that give their name.
         contexts: the contexts in which it was entered, by name.
     """
 
-    __slots__ = ("checks", "contexts", "name", "on_exit", "on_pass", "origins", "resource_type")
+    __slots__ = (
+        "_plain",
+        "_slides",
+        "checks",
+        "contexts",
+        "name",
+        "on_exit",
+        "on_pass",
+        "origins",
+        "resource_type",
+    )
 
-    def __init__(self, name: str, resource_type: int, sample_count: int, max_rt_ms: int) -> None:
-        super().__init__(sample_count, max_rt_ms)
+    def __init__(
+        self,
+        name: str,
+        resource_type: int,
+        sample_count: int,
+        max_rt_ms: int,
+        present: Present | None = None,
+        *,
+        slides: bool = True,
+    ) -> None:
+        super().__init__(sample_count, max_rt_ms, present)
         self.name = name
         self.resource_type = resource_type
         self.checks: tuple[Callable[[Entry, int], BlockException | int | None], ...] = ()
@@ -514,6 +496,35 @@ class ClusterNode(StatisticNode):
         self.on_exit: tuple[Callable[[Entry, int], None], ...] = ()
         self.origins: dict[str, StatisticNode] = {}
         self.contexts: dict[str, DefaultNode] = {}
+        self._plain = CEILING_MAX
+        self._slides = slides
+
+    def link(self, links: list[Links]) -> None:
+        """Take what the slots have to say, in their order."""
+        self.checks = tuple(check for link in links for check in link.checks)
+        self.on_pass = tuple(told for link in links for told in link.on_pass)
+        self.on_exit = tuple(told for link in links for told in link.on_exit)
+        ceilings = [link.ceiling for link in links if link.checks]
+        self._plain = CEILING_MAX
+        for ceiling in ceilings:
+            self._plain = NOT_BY_CEILING if ceiling is None else min(self._plain, ceiling)
+            if ceiling is None:
+                break
+        if self.on_pass or self.on_exit:
+            self._plain = NOT_BY_CEILING
+        self.aim()
+
+    def aim(self) -> None:
+        """Decide whether a call may be let in by the ceiling alone, and by which."""
+        self._limit = self._plain
+        if len(self.contexts) > 1 or (self.checks and self._slides and self.places is None):
+            self._limit = NOT_BY_CEILING
+        self._aim()
+
+    def start_log(self, now_ns: int) -> None:
+        """Begin to keep a log; from here on its ceiling may decide."""
+        super().start_log(now_ns)
+        self.aim()
 
 
 class DefaultNode:
@@ -550,11 +561,15 @@ class EntranceNode:
         name: of the context.
         nodes: every resource entered in it, at whatever depth, by name.
         children: the resources entered first, before any other.
+        known: the resources that a call of it may find without looking at its place in the tree:
+            those counted once for all, by a call without a caller's name. Emptied when the engine
+            is switched off.
     """
 
-    __slots__ = ("children", "name", "nodes")
+    __slots__ = ("children", "known", "name", "nodes")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.nodes: dict[str, DefaultNode] = {}
         self.children: dict[str, DefaultNode] = {}
+        self.known: dict[str, ClusterNode] = {}

@@ -46,11 +46,15 @@ class Links(NamedTuple):
             0 (passed, after waiting so long; the checks that follow see the time after the wait).
         on_pass: told of an entry that was let in.
         on_exit: told of an entry that was let in and ends now, with the time in nanoseconds.
+        ceiling: given if every one of the checks lets a call pass as long as the units that passed
+            in the window, and those wanted, are no more than this. The engine then answers the
+            usual call itself and asks the checks only about one that does not fit.
     """
 
     checks: tuple[Callable[[Entry, int], BlockException | int | None], ...] = ()
     on_pass: tuple[Callable[[Entry], None], ...] = ()
     on_exit: tuple[Callable[[Entry, int], None], ...] = ()
+    ceiling: int | None = None
 
 
 NO_LINKS = Links()

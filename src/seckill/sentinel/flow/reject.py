@@ -40,13 +40,9 @@ class RejectQPS:
 
         Complexity: amortised O(1).
         """
-        log = node.log
-        if log is not None:
-            used = log.total if log.expiry_ns > now_ns else log.used(now_ns)
-        elif self._sliding:
-            used = node.start_log(now_ns).total
-        else:
-            used = node.used(now_ns)
+        if self._sliding and node.places is None:
+            node.start_log(now_ns)
+        used = node.used(now_ns)
         if used + entry.count <= self._count:
             return PASS
         if entry.occupied:
@@ -61,18 +57,17 @@ class RejectQPS:
         return node.used(now_ns), self._count
 
     def _occupy(self, entry: Entry, node: StatisticNode, now_ns: int) -> int:
-        log = node.log
-        if log is None:
+        if not node.logs:
             wait_ns = node.occupy_wait_ns(now_ns, entry.count, self._count, self._timeout_ns)
             if wait_ns is None:
                 return BLOCKED
             node.occupy(now_ns, wait_ns, entry.count)
         else:
-            at_ns = log.earliest_ns(now_ns, entry.count, self._count)
+            at_ns = node.earliest_ns(now_ns, entry.count, self._count)
             if at_ns is None or at_ns - now_ns >= self._timeout_ns:
                 return BLOCKED
             wait_ns = at_ns - now_ns
-            log.reserve(at_ns, entry.count)
+            node.reserve(at_ns, entry.count)
             node.occupy(now_ns, wait_ns, entry.count)
         entry.occupy()
         return wait_ns

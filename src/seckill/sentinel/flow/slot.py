@@ -6,6 +6,7 @@ Source: FlowRuleChecker of sentinel-core 1.8.
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from seckill.sentinel.errors import FlowException
 from seckill.sentinel.flow.reject import RejectQPS
 from seckill.sentinel.flow.shaper import PASS
+from seckill.sentinel.pass_log import CEILING_MAX
 from seckill.sentinel.slot import NO_LINKS, Links, SlotOrder
 from seckill.sentinel.token_source import ClusterConfig, TokenStatus
 from seckill.sentinel.words import (
@@ -25,7 +27,7 @@ from seckill.sentinel.words import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from seckill.sentinel.entry import Entry
     from seckill.sentinel.flow.manager import FlowRuleManager
@@ -53,7 +55,24 @@ class FlowSlot:
         if not rules:
             return NO_LINKS
         named = frozenset(rule.limit_app for rule in rules)
-        return Links(tuple(self._check(rule, resource, named) for rule in rules))
+        checks = tuple(self._check(rule, resource, named) for rule in rules)
+        ceiling = None
+        if all(isinstance(shaper, RejectQPS) for shaper in self._plain_shapers(rules, resource)):
+            ceiling = min(CEILING_MAX, *(math.floor(rule.count) for rule in rules))
+        return Links(checks, ceiling=ceiling)
+
+    def _plain_shapers(
+        self, rules: Sequence[FlowRule], resource: ClusterNode
+    ) -> Iterator[TrafficShaper | None]:
+        """The controller of each rule that looks at all calls of the resource; None for others."""
+        for rule in rules:
+            plain = (
+                rule.limit_app == LIMIT_APP_DEFAULT
+                and rule.strategy == FlowStrategy.DIRECT
+                and not rule.cluster_mode
+                and not self._is_for_service(rule)
+            )
+            yield self._manager.shaper_for(rule, resource.name) if plain else None
 
     def _check(
         self, rule: FlowRule, resource: ClusterNode, named: frozenset[str]
@@ -66,8 +85,6 @@ class FlowSlot:
         if rule.cluster_mode and rule.grade == FlowGrade.QPS:
             return ClusterCheck(rule, resource, shaper, by_node, self._manager, rule).check
         if rule.limit_app == LIMIT_APP_DEFAULT and rule.strategy == FlowStrategy.DIRECT:
-            if isinstance(shaper, RejectQPS):
-                return FastCheck(rule, resource, shaper).check
             return ResourceCheck(rule, resource, shaper).check
         return ChosenNodeCheck(rule, resource, shaper, by_node).check
 
@@ -110,26 +127,6 @@ class ResourceCheck(_FlowCheck):
 
     def check(self, entry: Entry, now_ns: int) -> FlowException | int | None:
         """Ask the rule's controller."""
-        return self._ask(self._shaper, entry, self._resource, now_ns)
-
-
-class FastCheck(_FlowCheck):
-    """The most usual rule of all: the same, refusing, by the sliding window.
-
-    Answers the usual case itself, in three steps, and asks the controller otherwise.
-    """
-
-    __slots__ = ("_limit",)
-
-    def __init__(self, rule: FlowRule, resource: ClusterNode, shaper: TrafficShaper) -> None:
-        super().__init__(rule, resource, shaper)
-        self._limit = rule.count
-
-    def check(self, entry: Entry, now_ns: int) -> FlowException | int | None:
-        """Pass if it fits without anything having to be forgotten."""
-        log = self._resource.log
-        if log is not None and now_ns < log.expiry_ns and log.total + entry.count <= self._limit:
-            return None
         return self._ask(self._shaper, entry, self._resource, now_ns)
 
 

@@ -122,7 +122,7 @@ class WarmUp:
 
         Complexity: amortised O(1).
         """
-        if self._sliding and node.log is None:
+        if self._sliding and node.places is None:
             node.start_log(now_ns)
         allowed = self.tokens.allowed(node, now_ns)
         return PASS if node.used(now_ns) + entry.count <= allowed else BLOCKED

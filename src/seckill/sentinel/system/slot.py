@@ -53,7 +53,7 @@ class SystemSlot:
         inbound = self._inbound
         limits = self._manager.limits
         if limits.qps is not None:
-            if self._sliding and inbound.log is None:
+            if self._sliding and inbound.places is None:
                 inbound.start_log(now_ns)
             used = inbound.used(now_ns)
             if used + count > limits.qps.qps:

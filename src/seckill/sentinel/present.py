@@ -1,0 +1,192 @@
+"""The engine's lock, and the millisecond that it is in.
+
+Every decision and every change happens under one lock, so that threads cannot overshoot together.
+The usual call does without taking it, and is safe all the same. It rests on two facts:
+
+1. In CPython with its global lock, another thread can run only where the interpreter looks whether
+   it should let go: at the start of a Python function, at a jump backward, and after a call. A
+   stretch of code with none of these (attributes, arithmetic, comparisons, list items) is one step
+   to every other thread. ``Entry`` has two such stretches, one on the way in and one on the way
+   out, and ``Present.turn`` is one; a test reads their byte code and fails if a call or a loop gets
+   into them, another lets threads race through them, with a control that shows the race.
+2. Whoever holds the lock has set ``end_raw_ns`` to 0 before it reads anything, and sets it back
+   after its last write. A stretch begins by comparing the time with ``end_raw_ns``, so it never
+   runs in the middle of what somebody does under the lock; it goes the long way and waits.
+
+Where the first fact does not hold, the short way is shut for good, and every call takes the lock:
+in builds without the global lock, in other interpreters, in versions of CPython that nobody has
+looked at yet, and while a debugger or a coverage tool runs code of its own between lines.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import threading
+from typing import TYPE_CHECKING, Final
+
+from seckill.sentinel.clock import NANOSECONDS_PER_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from seckill.sentinel.context import Context
+    from seckill.sentinel.engine import Sentinel
+    from seckill.sentinel.entry import Entry
+
+VERSIONS_LOOKED_AT: Final = ((3, 11), (3, 14))
+"""The first and the last version of CPython whose interpreter is known to be as said above."""
+
+
+def one_step_stretches() -> bool:
+    """Whether code without calls and loops is one step to other threads, here and now."""
+    first, last = VERSIONS_LOOKED_AT
+    return (
+        sys.implementation.name == "cpython"
+        and first <= sys.version_info[:2] <= last
+        and not sysconfig.get_config_var("Py_GIL_DISABLED")
+        and not _runs_code_between_lines()
+    )
+
+
+def _runs_code_between_lines() -> bool:
+    """Whether a debugger or a coverage tool is at work in this process."""
+    if sys.gettrace() is not None or threading.gettrace() is not None:
+        return True
+    monitoring = getattr(sys, "monitoring", None)
+    return monitoring is not None and any(
+        monitoring.get_tool(number) is not None for number in range(6)
+    )
+
+
+class Present:
+    """The engine's lock, and what all resources have in common at one moment.
+
+    Used like a re-entrant lock by all that do not know more. The numbers that many resources keep
+    (the end of a bucket, the time of a place) are taken from here as the same objects: that saves
+    memory, makes "still the same millisecond" a comparison of identities, and keeps what a call
+    touches in the processor's cache.
+
+    Args:
+        engine: whose.
+        tick: reads the clock, in nanoseconds, never going back: the *raw* time.
+        offset_ns: what to add to the raw time to have that of the epoch.
+        bucket_ns: the length of a bucket.
+        find, put: read and set the innermost entry, or else the context, of the running code.
+        locks_always: shut the short way.
+
+    Attributes:
+        end_raw_ns: until when what stands here is true, raw; 0 while somebody holds the lock.
+        place_ns: the time under which a pass of this millisecond is remembered: its end, or the
+            present itself if it is a whole millisecond.
+        bucket_end_ns: when the open buckets end.
+    """
+
+    __slots__ = (
+        "_bucket_ns",
+        "_depth",
+        "_end_raw_ns",
+        "_lock",
+        "bucket_end_ns",
+        "end_raw_ns",
+        "engine",
+        "find",
+        "locks_always",
+        "offset_ns",
+        "place_ns",
+        "put",
+        "tick",
+    )
+
+    def __init__(
+        self,
+        engine: Sentinel,
+        *,
+        tick: Callable[[], int],
+        offset_ns: int,
+        bucket_ns: int,
+        find: Callable[[], Context | Entry],
+        put: Callable[[Context | Entry], object],
+        locks_always: bool,
+    ) -> None:
+        self.engine = engine
+        self.tick = tick
+        self.offset_ns = offset_ns
+        self.find = find
+        self.put = put
+        self.locks_always = locks_always
+        self.end_raw_ns = 0
+        self.place_ns = 0
+        self.bucket_end_ns = 0
+        self._bucket_ns = bucket_ns
+        self._end_raw_ns = 0
+        self._depth = 0
+        # Re-entrant, because a key of a hot parameter may run code of the caller.
+        self._lock = threading.RLock()
+
+    def acquire(self) -> None:
+        """Take the lock, and shut the short way while it is held."""
+        self._lock.acquire()
+        self._depth += 1
+        self.end_raw_ns = 0
+
+    def release(self) -> None:
+        """Give the lock back."""
+        depth = self._depth - 1
+        self._depth = depth
+        if not depth and not self.locks_always:
+            self.end_raw_ns = self._end_raw_ns
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def read_ns(self) -> int:
+        """The time of the epoch. Under the lock: moves on to its millisecond if need be.
+
+        Inside the lock, so that the readings of all threads are in the order of their decisions.
+        """
+        raw_ns = self.tick()
+        if raw_ns >= self._end_raw_ns:
+            self._turn(raw_ns)
+        return raw_ns + self.offset_ns
+
+    def turn(self, raw_ns: int) -> None:
+        """Move on to the millisecond of a reading, unless somebody holds the lock.
+
+        No calls and no loops in here, see above.
+        """
+        if self._depth or self.locks_always or raw_ns < self._end_raw_ns:
+            return
+        now_ns = raw_ns + self.offset_ns
+        inside_ns = now_ns % NANOSECONDS_PER_MS
+        if inside_ns:
+            self.place_ns = now_ns - inside_ns + NANOSECONDS_PER_MS
+            end_raw_ns = raw_ns - inside_ns + NANOSECONDS_PER_MS
+        else:
+            # A pass at a whole millisecond is remembered by that very instant, no later.
+            self.place_ns = now_ns
+            end_raw_ns = raw_ns + 1
+        if now_ns >= self.bucket_end_ns:
+            self.bucket_end_ns = now_ns - now_ns % self._bucket_ns + self._bucket_ns
+        self._end_raw_ns = end_raw_ns
+        self.end_raw_ns = end_raw_ns
+
+    def _turn(self, raw_ns: int) -> None:
+        """The same under the lock."""
+        now_ns = raw_ns + self.offset_ns
+        inside_ns = now_ns % NANOSECONDS_PER_MS
+        span_ns = NANOSECONDS_PER_MS - inside_ns if inside_ns else 0
+        self.place_ns = now_ns + span_ns
+        self._end_raw_ns = raw_ns + (span_ns or 1)
+        if now_ns >= self.bucket_end_ns:
+            self.bucket_end_ns = now_ns - now_ns % self._bucket_ns + self._bucket_ns
