@@ -156,7 +156,7 @@ class Sentinel:
         self.traces: Callable[[Exception], bool] = _trace_all
         self.notices: list[Callable[[], None]] = []
         self.block_listeners: list[Callable[[Entry, BlockException], None]] = []
-        self.inbound = self._new_statistic()
+        self.inbound = self.lock.inbound = self._new_statistic()
         self._resources: dict[str, ClusterNode] = {}
         self._contexts: dict[str, EntranceNode] = {}
         self._node_count = 0
@@ -486,7 +486,7 @@ class Sentinel:
         with self.lock:
             node = context.nodes.get(name)
             if node is not None:
-                return self._known(node, context)
+                return node
             cluster = self._resources.get(name)
             if cluster is None:
                 cluster = self._new_resource(name, entry.resource_type)
@@ -508,13 +508,15 @@ class Sentinel:
             cluster.aim()
             context.nodes[name] = node
             parent.children[name] = node
-            return self._known(node, context)
+            return node
 
-    def _known(self, node: DefaultNode, context: Context) -> DefaultNode:
-        """Let the next such call find the resource at once. Under the lock."""
-        if self._enabled and not context.origin:
-            context.known[node.name] = node.cluster
-        return node
+    def note_known(self, node: DefaultNode, context: Context) -> None:
+        """Let the next call find the resource at once, if it may go the short way at all."""
+        with self.lock:
+            if self._enabled and node.cluster.limit >= 0:
+                context.known[node.name] = node.cluster
+            else:
+                context.known.pop(node.name, None)
 
     def origin_node(self, cluster: ClusterNode, origin: str) -> StatisticNode:
         """The counters of one caller of one resource, made if need be."""

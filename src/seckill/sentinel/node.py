@@ -46,8 +46,6 @@ _COPIED: Final = (
     "window_rt_ms",
     "window_success",
 )
-_ENDED_AT: Final = 5
-_OCCUPIED_AT: Final = 6
 
 
 class Second(NamedTuple):
@@ -140,7 +138,7 @@ class StatisticNode(PassLog):
         # The running second so far, closed buckets only: as in ``Second``.
         self._second: _Counts = (0, 0, 0, 0, 0, 0, 0, max_rt_ms)
         # The seconds before it in which something happened, oldest first; at most a minute of them.
-        self._seconds: list[Second] | None = None
+        self._seconds: list[_Counts] | None = None
 
     @property
     def window_passed(self) -> int:
@@ -152,16 +150,12 @@ class StatisticNode(PassLog):
     def add_pass(self, now_ns: int, count: int) -> None:
         """Count a call that was let in, and one more in flight."""
         self.concurrency += 1
-        self.add_passed(now_ns, count)
-
-    def add_passed(self, now_ns: int, count: int) -> None:
-        """Count units that were let in."""
         if now_ns >= self.bucket_end_ns:
             self.roll(now_ns)
-        if self.places is not None:
-            self._log_pass(now_ns, count, self._present)
-        else:
+        if self.places is None:
             self.passed += count
+        else:
+            self._log_pass(now_ns, count, self._present)
 
     def add_block(self, now_ns: int, count: int) -> None:
         """Count a call that was refused."""
@@ -212,15 +206,15 @@ class StatisticNode(PassLog):
             self._shift(self._window_base)
 
     def _close_bucket(self, start_ns: int) -> None:
-        closed_ns = self.bucket_end_ns - self.bucket_ns
+        at_ns, passed_before, blocked_before, failed_before, ended_before, rt, occupied, best = (
+            self._second
+        )
         passed = self.passed - self._base_passed
         blocked = self.window_blocked - self._base_blocked
         exceptions = self.window_exceptions - self._base_exceptions
         success = self.window_success - self._base_success
         rt_ms = self.window_rt_ms - self._base_rt_ms
-        at_ns, passed_before, blocked_before, failed_before, ended_before, rt, occupied, best = (
-            self._second
-        )
+        shortest = self.bucket_min_rt_ms
         self._second = (
             at_ns,
             # What was borrowed stands in the minute since the moment it was promised.
@@ -230,27 +224,27 @@ class StatisticNode(PassLog):
             ended_before + success,
             rt + rt_ms,
             occupied,
-            min(best, self.bucket_min_rt_ms),
+            min(best, shortest),
         )
         passed += self._borrowed_now
-        oldest_ns = start_ns - (self._sample_count - 1) * self.bucket_ns
-        if closed_ns >= oldest_ns:
-            bucket = (closed_ns, passed, blocked, exceptions, success, rt_ms, self.bucket_min_rt_ms)
-            self._buckets = (
-                (*(one for one in self._buckets if one[0] >= oldest_ns), bucket)
-                if self._sample_count > 2  # noqa: PLR2004  of two, one is closed
-                else (bucket,)
-            )
-        elif self._buckets:
+        closed_ns = self.bucket_end_ns - self.bucket_ns
+        oldest_ns = start_ns - NANOSECONDS_PER_S + self.bucket_ns
+        if closed_ns < oldest_ns:
             self._buckets = ()
-        if len(self._buckets) == 1:
-            _, passed, blocked, exceptions, success, rt_ms, _ = self._buckets[0]
+            passed = blocked = exceptions = success = rt_ms = 0
+        elif self._sample_count == 2:  # noqa: PLR2004  the usual: of two buckets one is closed
+            self._buckets = ((closed_ns, passed, blocked, exceptions, success, rt_ms, shortest),)
         else:
-            passed = sum(bucket[1] for bucket in self._buckets)
-            blocked = sum(bucket[2] for bucket in self._buckets)
-            exceptions = sum(bucket[3] for bucket in self._buckets)
-            success = sum(bucket[4] for bucket in self._buckets)
-            rt_ms = sum(bucket[5] for bucket in self._buckets)
+            bucket = (closed_ns, passed, blocked, exceptions, success, rt_ms, shortest)
+            self._buckets = buckets = (
+                *(one for one in self._buckets if one[0] >= oldest_ns),
+                bucket,
+            )
+            passed = sum(one[1] for one in buckets)
+            blocked = sum(one[2] for one in buckets)
+            exceptions = sum(one[3] for one in buckets)
+            success = sum(one[4] for one in buckets)
+            rt_ms = sum(one[5] for one in buckets)
         self._base_passed = self.passed
         self._window_base = self.passed - passed
         self.window_blocked = self._base_blocked = blocked
@@ -260,10 +254,11 @@ class StatisticNode(PassLog):
 
     def _close_second(self, second_ns: int) -> None:
         second = self._second
-        if any(second[1:_ENDED_AT]) or second[_OCCUPIED_AT]:
+        _, passed, blocked, exceptions, success, _, occupied, _ = second
+        if passed or blocked or exceptions or success or occupied:
             if self._seconds is None:
                 self._seconds = []
-            self._seconds.append(Second(*second))
+            self._seconds.append(second)
             if len(self._seconds) > MINUTE_SECONDS:
                 del self._seconds[0]
         self._second = (second_ns, 0, 0, 0, 0, 0, 0, self._max_rt_ms)
@@ -288,9 +283,9 @@ class StatisticNode(PassLog):
         self.roll(now_ns)
         if not self._seconds:
             return 0
-        last = self._seconds[-1]
+        last_ns, passed = self._seconds[-1][:2]
         previous_ns = now_ns - now_ns % NANOSECONDS_PER_S - NANOSECONDS_PER_S
-        return last.passed if last.start_ns == previous_ns else 0
+        return passed if last_ns == previous_ns else 0
 
     def average_rt_ms(self, now_ns: int) -> float:
         """Milliseconds per finished unit over the second window; 0 when none finished."""
@@ -315,8 +310,8 @@ class StatisticNode(PassLog):
         self.roll(now_ns)
         oldest_ns = now_ns - now_ns % NANOSECONDS_PER_S - (MINUTE_SECONDS - 1) * NANOSECONDS_PER_S
         for second in self._seconds or ():
-            if second.start_ns >= oldest_ns:
-                yield second
+            if second[0] >= oldest_ns:
+                yield Second(*second)
         running = self.running_second(now_ns)
         if not running.idle:
             yield running
@@ -330,11 +325,11 @@ class StatisticNode(PassLog):
         running_ns = now_ns - now_ns % NANOSECONDS_PER_S
         found = []
         for second in reversed(self._seconds or ()):
-            if second.start_ns <= after_ns:
+            if second[0] <= after_ns:
                 break
             # Another may have rolled this node on while the caller still holds an older reading.
-            if second.start_ns < running_ns:
-                found.append(second)
+            if second[0] < running_ns:
+                found.append(Second(*second))
         found.reverse()
         return found
 
@@ -464,6 +459,7 @@ class ClusterNode(StatisticNode):
         on_pass, on_exit: what is told of a call that was let in, and of one that ends.
         origins: counters per caller, for callers that give their name.
         contexts: the contexts in which it was entered, by name.
+        shared: whether these are several, so that each counts for itself as well.
     """
 
     __slots__ = (
@@ -476,6 +472,7 @@ class ClusterNode(StatisticNode):
         "on_pass",
         "origins",
         "resource_type",
+        "shared",
     )
 
     def __init__(
@@ -498,6 +495,7 @@ class ClusterNode(StatisticNode):
         self.contexts: dict[str, DefaultNode] = {}
         self._plain = CEILING_MAX
         self._slides = slides
+        self.shared = False
 
     def link(self, links: list[Links]) -> None:
         """Take what the slots have to say, in their order."""
@@ -516,9 +514,9 @@ class ClusterNode(StatisticNode):
 
     def aim(self) -> None:
         """Decide whether a call may be let in by the ceiling alone, and by which."""
-        self._limit = self._plain
-        if len(self.contexts) > 1 or (self.checks and self._slides and self.places is None):
-            self._limit = NOT_BY_CEILING
+        self.shared = len(self.contexts) > 1
+        without_log = bool(self.checks) and self._slides and self.places is None
+        self.limit = NOT_BY_CEILING if self.shared or without_log else self._plain
         self._aim()
 
     def start_log(self, now_ns: int) -> None:

@@ -41,6 +41,7 @@ class PassLog:
         ceiling: a pass that leaves ``passed`` at or below this may be let in without any other
             question; ``NOT_BY_CEILING`` when there are other questions. See ``Entry``.
         concurrency: calls in flight.
+        limit: the threshold behind the ceiling, or ``NOT_BY_CEILING``.
         place_ns: the time of the open place, as the object that ``Present`` had then.
         places: two items for each place, oldest first: how many units passed at the place *before*
             it, and its own time. A list without length limits of its own, filled up to
@@ -53,13 +54,13 @@ class PassLog:
     """
 
     __slots__ = (
-        "_limit",
         "_promised",
         "_promised_units",
         "bucket_end_ns",
         "bucket_min_rt_ms",
         "ceiling",
         "concurrency",
+        "limit",
         "passed",
         "place_base",
         "place_ns",
@@ -85,7 +86,7 @@ class PassLog:
         # Passes that are promised for later, by time; and the sum of their units.
         self._promised: list[tuple[int, int]] | None = None
         self._promised_units = 0
-        self._limit = NOT_BY_CEILING
+        self.limit = NOT_BY_CEILING
 
     @property
     def logs(self) -> bool:
@@ -122,7 +123,9 @@ class PassLog:
 
     def _aim(self) -> None:
         """Set the ceiling by the limit and by what ``passed`` does not hold."""
-        left = self._limit - self._promised_units
+        left = self.limit
+        if self._promised_units:
+            left -= self._promised_units
         self.ceiling = left if left >= 0 else NOT_BY_CEILING
 
     def _log_pass(self, now_ns: int, count: int, present: Present | None) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from seckill.sentinel.context import Context
     from seckill.sentinel.engine import Sentinel
     from seckill.sentinel.entry import Entry
+    from seckill.sentinel.node import StatisticNode
 
 VERSIONS_LOOKED_AT: Final = ((3, 11), (3, 14))
 """The first and the last version of CPython whose interpreter is known to be as said above."""
@@ -77,7 +78,12 @@ class Present:
         locks_always: shut the short way.
 
     Attributes:
+        inbound: the counters of all entries of type ``IN``.
         end_raw_ns: until when what stands here is true, raw; 0 while somebody holds the lock.
+        next_raw_ns: the same for those who hold it.
+        depth: how often it is held.
+        take, give: the lock beneath. ``Entry`` does what ``acquire`` and ``release`` do itself: two
+            calls are a tenth of a decision.
         place_ns: the time under which a pass of this millisecond is remembered: its end, or the
             present itself if it is a whole millisecond.
         bucket_end_ns: when the open buckets end.
@@ -85,17 +91,19 @@ class Present:
 
     __slots__ = (
         "_bucket_ns",
-        "_depth",
-        "_end_raw_ns",
-        "_lock",
         "bucket_end_ns",
+        "depth",
         "end_raw_ns",
         "engine",
         "find",
+        "give",
+        "inbound",
         "locks_always",
+        "next_raw_ns",
         "offset_ns",
         "place_ns",
         "put",
+        "take",
         "tick",
     )
 
@@ -116,28 +124,30 @@ class Present:
         self.find = find
         self.put = put
         self.locks_always = locks_always
+        self.inbound: StatisticNode
         self.end_raw_ns = 0
         self.place_ns = 0
         self.bucket_end_ns = 0
         self._bucket_ns = bucket_ns
-        self._end_raw_ns = 0
-        self._depth = 0
+        self.next_raw_ns = 0
+        self.depth = 0
         # Re-entrant, because a key of a hot parameter may run code of the caller.
-        self._lock = threading.RLock()
+        lock = threading.RLock()
+        self.take = lock.acquire
+        self.give = lock.release
 
     def acquire(self) -> None:
         """Take the lock, and shut the short way while it is held."""
-        self._lock.acquire()
-        self._depth += 1
+        self.take()
+        self.depth += 1
         self.end_raw_ns = 0
 
     def release(self) -> None:
         """Give the lock back."""
-        depth = self._depth - 1
-        self._depth = depth
-        if not depth and not self.locks_always:
-            self.end_raw_ns = self._end_raw_ns
-        self._lock.release()
+        self.depth -= 1
+        if not self.depth and not self.locks_always:
+            self.end_raw_ns = self.next_raw_ns
+        self.give()
 
     def __enter__(self) -> None:
         self.acquire()
@@ -150,22 +160,12 @@ class Present:
     ) -> None:
         self.release()
 
-    def read_ns(self) -> int:
-        """The time of the epoch. Under the lock: moves on to its millisecond if need be.
-
-        Inside the lock, so that the readings of all threads are in the order of their decisions.
-        """
-        raw_ns = self.tick()
-        if raw_ns >= self._end_raw_ns:
-            self._turn(raw_ns)
-        return raw_ns + self.offset_ns
-
     def turn(self, raw_ns: int) -> None:
         """Move on to the millisecond of a reading, unless somebody holds the lock.
 
         No calls and no loops in here, see above.
         """
-        if self._depth or self.locks_always or raw_ns < self._end_raw_ns:
+        if self.depth or self.locks_always or raw_ns < self.next_raw_ns:
             return
         now_ns = raw_ns + self.offset_ns
         inside_ns = now_ns % NANOSECONDS_PER_MS
@@ -178,15 +178,15 @@ class Present:
             end_raw_ns = raw_ns + 1
         if now_ns >= self.bucket_end_ns:
             self.bucket_end_ns = now_ns - now_ns % self._bucket_ns + self._bucket_ns
-        self._end_raw_ns = end_raw_ns
+        self.next_raw_ns = end_raw_ns
         self.end_raw_ns = end_raw_ns
 
-    def _turn(self, raw_ns: int) -> None:
+    def turn_locked(self, raw_ns: int) -> None:
         """The same under the lock."""
         now_ns = raw_ns + self.offset_ns
         inside_ns = now_ns % NANOSECONDS_PER_MS
         span_ns = NANOSECONDS_PER_MS - inside_ns if inside_ns else 0
         self.place_ns = now_ns + span_ns
-        self._end_raw_ns = raw_ns + (span_ns or 1)
+        self.next_raw_ns = raw_ns + (span_ns or 1)
         if now_ns >= self.bucket_end_ns:
             self.bucket_end_ns = now_ns - now_ns % self._bucket_ns + self._bucket_ns

@@ -19,7 +19,6 @@ from seckill.sentinel import (
     Settings,
     VirtualClock,
 )
-from seckill.sentinel.flow.reject import RejectQPS
 from seckill.sentinel.node import ClusterNode
 
 if TYPE_CHECKING:
@@ -203,31 +202,28 @@ def test_threads_lose_no_count_while_time_goes_on(ways: Any) -> None:
     assert sentinel.node("r").logged(sentinel.clock.now_ns() + 1_001_000_000) == 0
 
 
-class NoLock:
-    """The guard taken out."""
+class SlowToCount(ClusterNode):
+    """A node that lets others run between the check and the count."""
 
-    def acquire(self) -> None:
-        return None
+    __slots__ = ()
 
-    def release(self) -> None:
-        return None
+    def add_pass(self, now_ns: int, count: int) -> None:
+        time.sleep(0)
+        super().add_pass(now_ns, count)
 
 
-def test_the_control_threads_without_the_lock_overshoot(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("locked", [False, True])
+def test_the_control_threads_without_the_lock_overshoot(
+    monkeypatch: pytest.MonkeyPatch, locked: Any
+) -> None:
+    monkeypatch.setattr("seckill.sentinel.engine.ClusterNode", SlowToCount)
     sentinel = Sentinel(clock=VirtualClock())
     sentinel.flow.load([FlowRule(resource="r", count=500)])
     sentinel.lock.locks_always = True
-    sentinel.lock._lock = NoLock()
-    decide = RejectQPS.decide
-
-    def slow(self: Any, entry: Any, node: Any, now_ns: Any) -> Any:
-        outcome = decide(self, entry, node, now_ns)
-        time.sleep(0)
-        return outcome
-
-    # Without the lock the race is between the check and the count: let others run just there.
-    monkeypatch.setattr(RejectQPS, "decide", slow)
-    assert race(sentinel, 8, 200) > 500
+    if not locked:
+        sentinel.lock.take = sentinel.lock.give = lambda: None
+    passed = race(sentinel, 8, 200)
+    assert passed == 500 if locked else passed > 500
 
 
 class SlowToRead(ClusterNode):
