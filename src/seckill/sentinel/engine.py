@@ -135,12 +135,14 @@ class Sentinel:
         entrance = EntranceNode(CONTEXT_DEFAULT)
         outside = Context(entrance, "")
         self.current: ContextVar[Context | Entry] = ContextVar("sentinel_current", default=outside)
-        # Of the system's clock the same sum as its own, without the call in between.
+        # Of the system's clock the same as its own, without the calls in between.
         system = self.clock if isinstance(self.clock, SystemClock) else None
         self.lock = Present(
             self,
-            tick=self.clock.now_ns if system is None else time.monotonic_ns,
+            tick_ns=self.clock.now_ns if system is None else time.monotonic_ns,
             offset_ns=0 if system is None else system.offset_ns,
+            tick=None if system is None else time.monotonic,
+            per_ns=1 / NANOSECONDS_PER_S,
             bucket_ns=NANOSECONDS_PER_S // settings.sample_count,
             find=self.current.get,
             put=self.current.set,

@@ -88,11 +88,12 @@ class Entry:
     # In the order of their first use, as far as Python keeps to it.
     __slots__ = (
         "_burden",
-        "_end_raw_ns",
+        "_end",
         "_node",
         "_present",
         "_rest",
-        "_start_raw_ns",
+        "_start",
+        "_start_ns",
         "args",
         "cluster",
         "context",
@@ -118,59 +119,26 @@ class Entry:
     resource_type: int
     state: EntryState
     _burden: _Burden | None
-    _end_raw_ns: int
+    _end: float
     _node: DefaultNode
     _present: Present
     _rest: tuple[Callable[[Entry, int], BlockException | int | None], ...]
-    _start_raw_ns: int
+    _start: float
+    _start_ns: int
 
-    def __enter__(self) -> Self:
-        outcome = self.decide()
-        while outcome is not None:
-            if isinstance(outcome, int):
-                self.engine.waiter.wait(outcome)
-                outcome = self.decide()
-            else:
-                raise outcome
-        return self
+    # One function, because a call to another costs a thirtieth of the whole.
+    def _enter(self, *, waits: bool = True) -> Self | BlockException | int:  # noqa: C901, PLR0911
+        """Enter, the short way if it can be gone.
 
-    async def __aenter__(self) -> Self:
-        outcome = self.decide()
-        while outcome is not None:
-            if isinstance(outcome, int):
-                await self.engine.waiter.wait_async(outcome)
-                outcome = self.decide()
-            else:
-                raise outcome
-        return self
+        That is the usual call: its resource is counted once, its rules say only how many may pass,
+        and it fits.
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.__exit__(kind, error, traceback)
-
-    # One function, because another step in between would let others run.
-    def decide(self) -> BlockException | int | None:  # noqa: C901, PLR0911
-        """Go as far as possible without waiting.
-
-        For those who wait in their own way; everybody else uses ``with``.
-
-        Returns:
-            None when the call is let in (``exit`` has to follow), a ``BlockException`` when it is
-            refused, or the nanoseconds to wait before calling this again.
-
-        Raises:
-            ErrorEntryFreeException: when the entry was decided before.
-
-        Complexity: linear in the rules of the resource. A usual call takes the short way: its
-            resource is counted once, its rules say only how many may pass, and it fits.
+        Args:
+            waits: for its turn, and raises a refusal; else gives them back as ``decide`` does.
         """
         present = self._present
         if self.state is not _NEW:
-            return self._decide_again()
+            return self._enter_long(waits=waits)
         parent = present.find()
         while parent.state is _ENDED:
             parent = parent.parent
@@ -178,28 +146,28 @@ class Entry:
         self.context = context = parent.context
         cluster = context.known.get(self.name)
         if cluster is None:
-            return self._decide_first()
-        now_raw_ns = present.tick()
-        if now_raw_ns >= present.end_raw_ns:
-            present.turn(now_raw_ns)
+            return self._enter_long(waits=waits)
+        now = present.tick()
+        if now >= present.end:
+            present.turn()
         # One step to all other threads from here, see ``present.py``: no calls, no loops.
         passed = cluster.passed + self.count
-        if now_raw_ns >= present.end_raw_ns or passed > cluster.ceiling:
-            return self._decide_first()
+        if now >= present.end or passed > cluster.ceiling:
+            return self._enter_long(waits=waits)
         inbound = None
         if self.entry_type is _IN:
             inbound = present.inbound
             if inbound.bucket_end_ns is not present.bucket_end_ns or inbound.places is not None:
-                return self._decide_first()
+                return self._enter_long(waits=waits)
         place_ns = present.place_ns
         if cluster.place_ns is not place_ns:
             if cluster.bucket_end_ns is not present.bucket_end_ns:
-                return self._decide_first()
+                return self._enter_renewed(cluster, waits=waits)
             places = cluster.places
             if places is not None:
                 end = cluster.places_end
                 if end == cluster.places_size:
-                    return self._decide_first()
+                    return self._enter_renewed(cluster, waits=waits)
                 places[end] = cluster.passed - cluster.place_base
                 places[end + 1] = place_ns
                 cluster.places_end = end + 2
@@ -211,12 +179,83 @@ class Entry:
             inbound.passed += self.count
             inbound.concurrency += 1
         self.cluster = cluster
-        self._start_raw_ns = now_raw_ns
-        self._end_raw_ns = present.end_raw_ns
+        self._start = now
+        self._end = present.end
         self.state = _PASSED
         # To here. From now on this is the innermost thing.
         present.put(self)
-        return None
+        return self
+
+    def _enter_renewed(self, cluster: ClusterNode, *, waits: bool) -> Self | BlockException | int:
+        """Bring the counters of a resource up to date, and try the short way once more."""
+        present = self._present
+        present.acquire()
+        try:
+            cluster.renew(present.read_ns())
+        finally:
+            present.release()
+        if cluster.bucket_end_ns is present.bucket_end_ns:
+            return self._enter(waits=waits)
+        return self._enter_long(waits=waits)
+
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> Self: ...
+
+    else:
+        __enter__ = _enter
+
+    def _enter_long(self, *, waits: bool) -> Self | BlockException | int:
+        outcome = self._decide()
+        while waits and outcome is not None:
+            if not isinstance(outcome, int):
+                raise outcome
+            self.engine.waiter.wait(outcome)
+            outcome = self._decide()
+        return self if outcome is None else outcome
+
+    def decide(self) -> BlockException | int | None:
+        """Go as far as possible without waiting.
+
+        For those who wait in their own way; everybody else uses ``with``.
+
+        Returns:
+            None when the call is let in (``exit`` has to follow), a ``BlockException`` when it is
+            refused, or the nanoseconds to wait before calling this again.
+
+        Raises:
+            ErrorEntryFreeException: when the entry was decided before.
+
+        Complexity: linear in the rules of the resource.
+        """
+        outcome = self._enter(waits=False)
+        return None if outcome is self else outcome  # type: ignore[return-value]
+
+    async def __aenter__(self) -> Self:
+        outcome = self.decide()
+        while outcome is not None:
+            if not isinstance(outcome, int):
+                raise outcome
+            await self.engine.waiter.wait_async(outcome)
+            outcome = self.decide()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+    def _decide(self) -> BlockException | int | None:
+        if self.state is _NEW:
+            return self._decide_first()
+        if self.state is not _WAITING:
+            raise ErrorEntryFreeException(f"the entry of {self.name!r} was entered before")
+        # The original lets a call that has borrowed skip every check that is left.
+        skips = self.occupied and self.engine.borrowers_skip_checks
+        return self._ask(() if skips else self._rest)
 
     def _decide_first(self) -> BlockException | int | None:
         engine = self._present.engine
@@ -231,16 +270,11 @@ class Entry:
         self.cluster = cluster = node.cluster
         if context.origin:
             self._take_up().origin_node = engine.origin_node(cluster, context.origin)
-        elif (self.name in context.known) is (cluster.limit < 0):
+            return self._ask(None)
+        outcome = self._ask(None)
+        if (self.name in context.known) is (cluster.limit < 0):
             engine.note_known(node, context)
-        return self._ask(None)
-
-    def _decide_again(self) -> BlockException | int | None:
-        if self.state is not _WAITING:
-            raise ErrorEntryFreeException(f"the entry of {self.name!r} was entered before")
-        # The original lets a call that has borrowed skip every check that is left.
-        skips = self.occupied and self.engine.borrowers_skip_checks
-        return self._ask(() if skips else self._rest)
+        return outcome
 
     def _ask(  # noqa: C901, PLR0912, PLR0915  one function: what is done under the lock, in order
         self, checks: tuple[Callable[[Entry, int], BlockException | int | None], ...] | None
@@ -254,15 +288,15 @@ class Entry:
         present.take()
         try:
             present.depth += 1
-            present.end_raw_ns = 0
+            present.end = 0
             # Inside the lock, so that the readings of all threads are in the order of their
             # decisions.
-            now_raw_ns = present.tick()
+            now_raw_ns = present.tick_ns()
             if now_raw_ns >= present.next_raw_ns:
                 present.turn_locked(now_raw_ns)
             now_ns = now_raw_ns + present.offset_ns
             if checks is None:
-                self._start_raw_ns = now_raw_ns
+                self._start_ns = now_ns
                 checks = cluster.checks
                 if cluster.limit >= 0 and cluster.used(now_ns) + self.count <= cluster.limit:
                     checks = ()
@@ -280,7 +314,7 @@ class Entry:
                 else:
                     self._count_pass(now_ns)
                 # It ends the long way, too.
-                self._end_raw_ns = _LONG_WAY
+                self._end = _LONG_WAY
                 self.state = _PASSED
                 if cluster.on_pass:
                     self._tell_pass()
@@ -293,7 +327,7 @@ class Entry:
         finally:
             present.depth -= 1
             if not present.depth and not present.locks_always:
-                present.end_raw_ns = present.next_raw_ns
+                present.end = present.after
             present.give()
         if outcome is None:
             present.put(self)
@@ -317,18 +351,13 @@ class Entry:
         traceback: TracebackType | None,
     ) -> None:
         present = self._present
-        if error is None and self._end_raw_ns is not _LONG_WAY and present.find() is self:
-            now_raw_ns = present.tick()
+        if error is None and self._end is not _LONG_WAY and present.find() is self:
+            now = present.tick()
             # One step to all other threads from here, see ``present.py``: no calls, no loops.
-            end_raw_ns = present.end_raw_ns
+            end = present.end
             cluster = self.cluster
             # Ends in the millisecond that it began in, so the bucket is the same as well.
-            if (
-                self._end_raw_ns is end_raw_ns
-                and now_raw_ns < end_raw_ns
-                and cluster.ceiling >= 0
-                and self.error is None
-            ):
+            if self._end is end and now < end and cluster.ceiling >= 0 and self.error is None:
                 cluster.window_success += self.count
                 cluster.concurrency -= 1
                 if cluster.bucket_min_rt_ms:
@@ -338,7 +367,7 @@ class Entry:
                     inbound.window_success += self.count
                     inbound.concurrency -= 1
                     inbound.bucket_min_rt_ms = 0
-                self._end_raw_ns = _LONG_WAY
+                self._end = _LONG_WAY
                 self.state = _ENDED
                 # To here. Whoever finds this as the innermost thing looks at its parent, so it need
                 # not be put back; but a call's arguments are not kept longer than it lasts, and the
@@ -366,17 +395,14 @@ class Entry:
         present.take()
         try:
             present.depth += 1
-            present.end_raw_ns = 0
-            now_raw_ns = present.tick()
+            present.end = 0
+            now_raw_ns = present.tick_ns()
             if now_raw_ns >= present.next_raw_ns:
                 present.turn_locked(now_raw_ns)
             now_ns = now_raw_ns + present.offset_ns
             # By the milliseconds of a clock face: rounding the span itself down would be half a
             # millisecond too short on average.
-            rt_ms = (
-                now_ns // NANOSECONDS_PER_MS
-                - (self._start_raw_ns + present.offset_ns) // NANOSECONDS_PER_MS
-            )
+            rt_ms = now_ns // NANOSECONDS_PER_MS - self.start_ns // NANOSECONDS_PER_MS
             cluster = self.cluster
             failed = self.error is not None
             cluster.add_complete(now_ns, self.count, rt_ms, failed=failed)
@@ -393,7 +419,7 @@ class Entry:
         finally:
             present.depth -= 1
             if not present.depth and not present.locks_always:
-                present.end_raw_ns = present.next_raw_ns
+                present.end = present.after
             present.give()
         if engine.notices:
             engine.tell_notices()
@@ -440,7 +466,10 @@ class Entry:
     @property
     def start_ns(self) -> int:
         """When it was decided on, nanoseconds since the epoch."""
-        return self._start_raw_ns + self._present.offset_ns
+        try:
+            return self._start_ns
+        except AttributeError:
+            return self._present.epoch_ns(self._start)
 
     @property
     def children(self) -> dict[str, DefaultNode]:
@@ -573,7 +602,7 @@ def entry_maker(present: Present) -> Callable[..., Entry]:
         made.state = _NEW
         made.error = None
         made._burden = None  # noqa: SLF001
-        made._end_raw_ns = _LONG_WAY  # noqa: SLF001
+        made._end = _LONG_WAY  # noqa: SLF001
         return made
 
     return entry

@@ -519,6 +519,13 @@ class ClusterNode(StatisticNode):
         self.limit = NOT_BY_CEILING if self.shared or without_log else self._plain
         self._aim()
 
+    def renew(self, now_ns: int) -> None:
+        """Open the bucket of the present, and have room for another place in the log."""
+        if now_ns >= self.bucket_end_ns:
+            self.roll(now_ns)
+        if self.places is not None and self.places_end == self.places_size:
+            self._make_room(now_ns)
+
     def start_log(self, now_ns: int) -> None:
         """Begin to keep a log; from here on its ceiling may decide."""
         super().start_log(now_ns)

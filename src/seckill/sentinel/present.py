@@ -9,8 +9,8 @@ The usual call does without taking it, and is safe all the same. It rests on two
    to every other thread. ``Entry`` has two such stretches, one on the way in and one on the way
    out, and ``Present.turn`` is one; a test reads their byte code and fails if a call or a loop gets
    into them, another lets threads race through them, with a control that shows the race.
-2. Whoever holds the lock has set ``end_raw_ns`` to 0 before it reads anything, and sets it back
-   after its last write. A stretch begins by comparing the time with ``end_raw_ns``, so it never
+2. Whoever holds the lock has set ``Present.end`` to 0 before it reads anything, and sets it back
+   after its last write. A stretch begins by comparing the time with ``end``, so it never
    runs in the middle of what somebody does under the lock; it goes the long way and waits.
 
 Where the first fact does not hold, the short way is shut for good, and every call takes the lock:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 VERSIONS_LOOKED_AT: Final = ((3, 11), (3, 14))
 """The first and the last version of CPython whose interpreter is known to be as said above."""
+SLACK_NS: Final = 100
 
 
 def one_step_stretches() -> bool:
@@ -71,16 +72,20 @@ class Present:
 
     Args:
         engine: whose.
-        tick: reads the clock, in nanoseconds, never going back: the *raw* time.
+        tick_ns: reads the clock, in nanoseconds, never going back: the *raw* time.
         offset_ns: what to add to the raw time to have that of the epoch.
+        tick: reads the same clock in a number that is quicker to have, or None if there is none.
+        per_ns: what a nanosecond is in that number.
         bucket_ns: the length of a bucket.
         find, put: read and set the innermost entry, or else the context, of the running code.
         locks_always: shut the short way.
 
     Attributes:
         inbound: the counters of all entries of type ``IN``.
-        end_raw_ns: until when what stands here is true, raw; 0 while somebody holds the lock.
-        next_raw_ns: the same for those who hold it.
+        end: until when what stands here is true, as ``tick`` counts; 0 while somebody holds the
+            lock.
+        after: what ``end`` is when they give it back.
+        next_raw_ns: the same for those who hold it, as ``tick_ns`` counts.
         depth: how often it is held.
         take, give: the lock beneath. ``Entry`` does what ``acquire`` and ``release`` do itself: two
             calls are a tenth of a decision.
@@ -91,9 +96,12 @@ class Present:
 
     __slots__ = (
         "_bucket_ns",
+        "_per_ns",
+        "_slack",
+        "after",
         "bucket_end_ns",
         "depth",
-        "end_raw_ns",
+        "end",
         "engine",
         "find",
         "give",
@@ -105,31 +113,39 @@ class Present:
         "put",
         "take",
         "tick",
+        "tick_ns",
     )
 
     def __init__(
         self,
         engine: Sentinel,
         *,
-        tick: Callable[[], int],
+        tick_ns: Callable[[], int],
         offset_ns: int,
+        tick: Callable[[], float] | None,
+        per_ns: float,
         bucket_ns: int,
         find: Callable[[], Context | Entry],
         put: Callable[[Context | Entry], object],
         locks_always: bool,
     ) -> None:
         self.engine = engine
-        self.tick = tick
+        self.tick_ns = tick_ns
         self.offset_ns = offset_ns
+        self.tick: Callable[[], float] = tick_ns if tick is None else tick
+        self._per_ns: float = 1 if tick is None else per_ns
+        # Far more than what a float leaves out of a reading, far less than a millisecond.
+        self._slack = 0 if tick is None else SLACK_NS * per_ns
         self.find = find
         self.put = put
         self.locks_always = locks_always
         self.inbound: StatisticNode
-        self.end_raw_ns = 0
+        self.end: float = 0
         self.place_ns = 0
         self.bucket_end_ns = 0
         self._bucket_ns = bucket_ns
         self.next_raw_ns = 0
+        self.after: float = 0
         self.depth = 0
         # Re-entrant, because a key of a hot parameter may run code of the caller.
         lock = threading.RLock()
@@ -140,13 +156,13 @@ class Present:
         """Take the lock, and shut the short way while it is held."""
         self.take()
         self.depth += 1
-        self.end_raw_ns = 0
+        self.end = 0
 
     def release(self) -> None:
         """Give the lock back."""
         self.depth -= 1
         if not self.depth and not self.locks_always:
-            self.end_raw_ns = self.next_raw_ns
+            self.end = self.after
         self.give()
 
     def __enter__(self) -> None:
@@ -160,33 +176,43 @@ class Present:
     ) -> None:
         self.release()
 
-    def turn(self, raw_ns: int) -> None:
-        """Move on to the millisecond of a reading, unless somebody holds the lock.
-
-        No calls and no loops in here, see above.
-        """
+    def turn(self) -> None:
+        """Move on to the millisecond that it is, unless somebody holds the lock."""
+        raw_ns = self.tick_ns()
+        # One step to all other threads from here: no calls, no loops.
         if self.depth or self.locks_always or raw_ns < self.next_raw_ns:
             return
         now_ns = raw_ns + self.offset_ns
         inside_ns = now_ns % NANOSECONDS_PER_MS
-        if inside_ns:
-            self.place_ns = now_ns - inside_ns + NANOSECONDS_PER_MS
-            end_raw_ns = raw_ns - inside_ns + NANOSECONDS_PER_MS
-        else:
-            # A pass at a whole millisecond is remembered by that very instant, no later.
-            self.place_ns = now_ns
-            end_raw_ns = raw_ns + 1
+        # A pass at a whole millisecond is remembered by that very instant, no later.
+        span_ns = NANOSECONDS_PER_MS - inside_ns if inside_ns else 0
+        self.place_ns = now_ns + span_ns
         if now_ns >= self.bucket_end_ns:
             self.bucket_end_ns = now_ns - now_ns % self._bucket_ns + self._bucket_ns
-        self.next_raw_ns = end_raw_ns
-        self.end_raw_ns = end_raw_ns
+        next_raw_ns = raw_ns + (span_ns or 1)
+        self.next_raw_ns = next_raw_ns
+        self.after = self.end = next_raw_ns * self._per_ns - self._slack
 
     def turn_locked(self, raw_ns: int) -> None:
-        """The same under the lock."""
+        """The same under the lock, by a reading made there."""
         now_ns = raw_ns + self.offset_ns
         inside_ns = now_ns % NANOSECONDS_PER_MS
         span_ns = NANOSECONDS_PER_MS - inside_ns if inside_ns else 0
         self.place_ns = now_ns + span_ns
-        self.next_raw_ns = raw_ns + (span_ns or 1)
         if now_ns >= self.bucket_end_ns:
             self.bucket_end_ns = now_ns - now_ns % self._bucket_ns + self._bucket_ns
+        self.next_raw_ns = raw_ns + (span_ns or 1)
+        self.after = self.next_raw_ns * self._per_ns - self._slack
+
+    def read_ns(self) -> int:
+        """The time of the epoch, read under the lock."""
+        raw_ns = self.tick_ns()
+        if raw_ns >= self.next_raw_ns:
+            self.turn_locked(raw_ns)
+        return raw_ns + self.offset_ns
+
+    def epoch_ns(self, ticked: float) -> int:
+        """A reading of ``tick`` as nanoseconds since the epoch."""
+        # A whole number is nanoseconds already, and too large for a float.
+        raw_ns = ticked if isinstance(ticked, int) else round(ticked / self._per_ns)
+        return raw_ns + self.offset_ns

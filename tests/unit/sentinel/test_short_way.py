@@ -1,0 +1,327 @@
+"""The short way in and out answers and counts as the long one does, and nothing gets in between."""
+
+from __future__ import annotations
+
+import asyncio
+import dis
+import gc
+import inspect
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from seckill.sentinel import (
+    AS_ORIGINAL,
+    DegradeRule,
+    Entry,
+    EntryType,
+    ErrorEntryFreeException,
+    FlowRule,
+    Sentinel,
+    Settings,
+    SystemRule,
+    VirtualClock,
+)
+from seckill.sentinel.present import Present
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from unit.sentinel.engines import Bench
+
+# Where CPython looks whether another thread shall run: calls, jumps backward, the start of a
+# function, and whatever may run somebody else's code.
+LETTING_GO = (
+    "CALL",
+    "JUMP_BACKWARD",
+    "RESUME",
+    "SEND",
+    "YIELD",
+    "FOR_ITER",
+    "BEFORE_WITH",
+    "IMPORT",
+)
+
+
+def stretch(function: Any, first: str, last: str) -> list[dis.Instruction]:
+    """The byte code of the lines from one text to another, the line of ``last`` left out."""
+    lines, start = inspect.getsourcelines(function)
+    texts = [line.strip() for line in lines]
+    begin = start + next(at for at, text in enumerate(texts) if text.startswith(first))
+    end = start + next(at for at, text in enumerate(texts) if text.startswith(last))
+    assert begin < end
+    found = []
+    line = 0
+    for instruction in dis.get_instructions(function):
+        position = instruction.positions
+        line = line if position is None or position.lineno is None else position.lineno
+        if begin < line < end:
+            found.append(instruction)
+    return found
+
+
+# What ends a stretch early: it goes the long way, and has written nothing yet.
+GOING_AWAY = ("_enter_long", "_enter_renewed")
+
+
+@pytest.mark.parametrize(
+    ("function", "writes"),
+    [
+        (Entry._enter, {"passed", "concurrency", "places_end", "place_base", "place_ns", "state"}),
+        (Entry.__exit__, {"window_success", "concurrency", "bucket_min_rt_ms", "state"}),
+        (Present.turn, {"place_ns", "bucket_end_ns", "next_raw_ns", "after", "end"}),
+    ],
+)
+def test_no_other_thread_can_run_in_the_middle(function: Any, writes: Any) -> None:
+    last = "# To here." if function is not Present.turn else "def turn_locked"
+    if function is Present.turn:
+        lines = inspect.getsource(function)
+        assert lines.count("# One step to all other threads") == 1
+        code = list(dis.get_instructions(function))
+        begin = max(at for at, one in enumerate(code) if one.opname.startswith("CALL"))
+        steps = code[begin + 1 :]
+    else:
+        steps = stretch(function, "# One step to all other threads", last)
+    away = False
+    written = set()
+    for step in steps:
+        if step.argval in GOING_AWAY:
+            away = True
+        if step.opname == "RETURN_VALUE":
+            away = False
+        if step.opname == "STORE_ATTR" and not away:
+            written.add(step.argval)
+        if not away:
+            assert not step.opname.startswith(LETTING_GO), step
+    assert writes <= written, "the test looks at the wrong lines"
+
+
+MS = 1_000_000
+gaps_ns = st.sampled_from(
+    [0, 0, 0, 1, 300, MS - 1, MS, MS + 1, 4_300_000, 500 * MS - 1, 500 * MS, 1000 * MS, 61_000 * MS]
+)
+calls = st.tuples(
+    gaps_ns,
+    st.sampled_from(["a", "b", "free"]),
+    st.integers(0, 3),
+    st.sampled_from(list(EntryType)),
+    st.sampled_from(["at once", "later", "failed"]),
+    gaps_ns,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    schedule=st.lists(calls, max_size=60),
+    limit=st.integers(0, 6),
+    undone=st.booleans(),
+    start_ns=st.sampled_from([0, 1, 250_000, 999_999]),
+    system=st.booleans(),
+)
+def test_both_ways_give_the_same_answers_and_counts(
+    schedule: Any, limit: Any, undone: Any, start_ns: Any, system: Any
+) -> None:
+    engines = []
+    for locks_always in (False, True):
+        clock = VirtualClock()
+        clock.advance_ns(start_ns)
+        sentinel = Sentinel(
+            clock=clock, settings=Settings(undone=AS_ORIGINAL if undone else frozenset())
+        )
+        sentinel.lock.locks_always |= locks_always
+        sentinel.flow.load(
+            [FlowRule(resource="a", count=limit), FlowRule(resource="b", count=limit + 0.5)]
+        )
+        if system:
+            sentinel.system.load([SystemRule(qps=limit + 4)])
+        engines.append((sentinel, clock))
+    waiting: list[list[Entry]] = [[], []]
+    for gap_ns, name, count, entry_type, end, span_ns in schedule:
+        answers = []
+        for (sentinel, clock), open_entries in zip(engines, waiting, strict=True):
+            clock.advance_ns(gap_ns)
+            outcome = sentinel.try_entry(name, count=count, entry_type=entry_type)
+            answers.append(type(outcome))
+            if isinstance(outcome, Entry):
+                clock.advance_ns(span_ns)
+                if end == "failed":
+                    outcome.set_error(ValueError())
+                if end == "later":
+                    open_entries.append(outcome)
+                else:
+                    outcome.exit()
+        assert answers[0] is answers[1]
+        assert state_of(*engines[0]) == state_of(*engines[1])
+    for open_entries in waiting:
+        for entry in reversed(open_entries):
+            entry.exit()
+    assert state_of(*engines[0]) == state_of(*engines[1])
+    assert all(node.concurrency == 0 for node in engines[0][0].resources.values())
+
+
+def state_of(sentinel: Sentinel, clock: VirtualClock) -> list[Any]:
+    """All that can be read of an engine."""
+    now_ns = clock.now_ns()
+    return [
+        (
+            node.concurrency,
+            list(node.seconds(now_ns)),
+            node.used(now_ns),
+            node.window_passed,
+            node.window_success,
+            node.window_exceptions,
+            node.window_rt_ms,
+            node.min_rt_ms(now_ns),
+        )
+        for node in (*sentinel.resources.values(), sentinel.inbound)
+    ]
+
+
+def long_ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the entries that go the long way, from here on."""
+    names: list[str] = []
+    decide = Entry._decide
+
+    def noted(self: Any) -> Any:
+        names.append(self.name)
+        return decide(self)
+
+    monkeypatch.setattr(Entry, "_decide", noted)
+    return names
+
+
+def test_the_usual_call_goes_the_short_way(
+    bench: Bench, original: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for it in (bench, original):
+        if it.sentinel.lock.locks_always:
+            pytest.skip("the short way is shut here")
+        it.sentinel.flow.load([FlowRule(resource="r", count=3)])
+        assert it.passes_one(entry_type=EntryType.IN)
+        names = long_ways(monkeypatch)
+        for at_ms in (1, 600):
+            it.at(at_ms)
+            assert it.passes_one()
+        assert names == []
+        it.at(601)
+        assert it.passes(2, entry_type=EntryType.IN) < 2
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("how", ["breaker", "rule", "switch", "context", "lock"])
+def test_a_change_counts_from_the_next_call_on(
+    bench: Bench, how: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentinel = bench.sentinel
+    sentinel.flow.load([FlowRule(resource="r", count=100)])
+    assert bench.passes(3) == 3
+    running = sentinel.entry("r")
+    assert running.decide() is None
+    node = sentinel.node("r")
+    match how:
+        case "breaker":
+            # The call in flight began before the breaker was there; its failure counts.
+            sentinel.degrade.load(
+                [DegradeRule(resource="r", grade=2, count=0, min_request_amount=1, time_window=9)]
+            )
+            running.set_error(ValueError())
+            running.exit()
+            assert not bench.passes_one()
+        case "rule":
+            sentinel.flow.load([FlowRule(resource="r", count=0)])
+            running.exit()
+            assert not bench.passes_one()
+        case "switch":
+            sentinel.enabled = False
+            assert bench.passes(500) == 500
+            running.exit()
+            assert (node.window_passed, node.window_success) == (4, 4)
+        case "context":
+            with sentinel.context("other"):
+                assert bench.passes(2) == 2
+            running.exit()
+            tree = node.contexts
+            assert [tree[name].statistic.window_success for name in tree] == [4, 2]
+            assert [tree[name].statistic.concurrency for name in tree] == [0, 0]
+        case _:
+            names = long_ways(monkeypatch)
+            with sentinel.lock:
+                assert bench.passes_one()
+                running.exit()
+            assert names == ["r"]
+            assert bench.passes_one()
+            assert names == ["r"] or sentinel.lock.locks_always
+            assert (node.window_passed, node.window_success, node.concurrency) == (6, 6, 0)
+
+
+def test_an_error_noted_before_the_entry_counts(bench: Bench) -> None:
+    assert bench.passes_one()
+    entry = bench.sentinel.entry("r")
+    entry.set_error(ValueError())
+    with entry:
+        pass
+    assert bench.sentinel.node("r").window_exceptions == 1
+
+
+def test_an_entry_that_went_the_short_way_ends_once(bench: Bench) -> None:
+    assert bench.passes_one()
+    entry = bench.enter()
+    entry.exit()
+    with pytest.raises(ErrorEntryFreeException):
+        entry.exit()
+    with pytest.raises(ErrorEntryFreeException), entry:
+        pytest.fail("must not run")
+    assert (bench.sentinel.node("r").concurrency, bench.sentinel.node("r").window_success) == (0, 2)
+
+
+def test_an_ended_entry_is_nobodys_parent(bench: Bench) -> None:
+    sentinel = bench.sentinel
+    for _ in range(2):
+        with sentinel.entry("r"):
+            pass
+    with sentinel.entry("r") as outer, sentinel.entry("inner") as inner:
+        assert inner.parent is outer
+    with sentinel.entry("r") as alone:
+        assert alone.parent is alone.context
+        sentinel.trace(ValueError())
+    sentinel.trace(ValueError("nobody is inside"))
+    assert sentinel.node("r").window_exceptions == 1
+    assert sentinel.node("inner").window_exceptions == 0
+
+
+def test_what_was_given_to_a_call_is_not_kept_longer_than_it_lasts(bench: Bench) -> None:
+    class Goods:
+        pass
+
+    assert bench.passes_one()
+    goods = Goods()
+    gone = weakref.ref(goods)
+    with bench.sentinel.entry("r", goods):
+        pass
+    del goods
+    gc.collect()
+    assert gone() is None
+
+
+async def test_tasks_begun_in_an_entry_that_has_ended_stand_alone(
+    benches: Callable[..., Bench],
+) -> None:
+    it = benches()
+    assert it.passes_one()
+    ended = asyncio.Event()
+    found = []
+
+    async def late() -> None:
+        await ended.wait()
+        with it.sentinel.entry("r") as entry:
+            found.append(entry.parent is entry.context)
+
+    with it.sentinel.entry("r"):
+        task = asyncio.create_task(late())
+        await asyncio.sleep(0)
+    ended.set()
+    await task
+    assert found == [True]
+    assert it.sentinel.node("r").concurrency == 0
