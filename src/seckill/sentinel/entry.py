@@ -139,7 +139,9 @@ class Entry:
         present = self._present
         if self.state is not _NEW:
             return self._enter_long(waits=waits)
-        parent = present.find()
+        # A name of its own for each: what is called by its attribute is looked up the slow way.
+        find = present.find
+        parent = find()
         while parent.state is _ENDED:
             parent = parent.parent
         self.parent = parent
@@ -147,7 +149,8 @@ class Entry:
         cluster = context.known.get(self.name)
         if cluster is None:
             return self._enter_long(waits=waits)
-        now = present.tick()
+        tick = present.tick
+        now = tick()
         if now >= present.end:
             present.turn()
         # One step to all other threads from here, see ``present.py``: no calls, no loops.
@@ -183,7 +186,8 @@ class Entry:
         self._end = present.end
         self.state = _PASSED
         # To here. From now on this is the innermost thing.
-        present.put(self)
+        put = present.put
+        put(self)
         return self
 
     def _enter_renewed(self, cluster: ClusterNode, *, waits: bool) -> Self | BlockException | int:
@@ -351,8 +355,10 @@ class Entry:
         traceback: TracebackType | None,
     ) -> None:
         present = self._present
-        if error is None and self._end is not _LONG_WAY and present.find() is self:
-            now = present.tick()
+        find = present.find
+        if error is None and self._end is not _LONG_WAY and find() is self:
+            tick = present.tick
+            now = tick()
             # One step to all other threads from here, see ``present.py``: no calls, no loops.
             end = present.end
             cluster = self.cluster
