@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from seckill.sentinel import (
     AS_ORIGINAL,
@@ -27,28 +27,39 @@ if TYPE_CHECKING:
     from unit.sentinel.engines import Bench
 
 
-SECOND_MS = 1000
+SECOND_NS = 1_000_000_000
 
-# Pauses that like the seams of buckets and seconds.
-pauses = st.sampled_from([0, 0, 1, 3, 99, 100, 249, 250, 499, 500, 501, 999, 1000, 1001, 60_000])
+# Pauses, in ms, that like the seams of milliseconds, buckets and seconds.
+pauses = st.sampled_from(
+    [0, 0, 0.000001, 0.3, 0.999999, 1, 3, 99, 249.5, 250, 499, 500, 501, 999.7, 1000, 1001, 60_000]
+)
 steps = st.lists(st.tuples(pauses, st.integers(1, 12), st.integers(1, 3)), max_size=60)
 
 
 def worst_window(passes: list[tuple[int, int]]) -> int:
-    """The most units that passed in any 1,000 ms."""
+    """The most units that passed in any second, wherever it begins; times in nanoseconds."""
     window: deque[tuple[int, int]] = deque()
     used = worst = 0
-    for at_ms, count in passes:
-        window.append((at_ms, count))
+    for at_ns, count in passes:
+        window.append((at_ns, count))
         used += count
-        while window[0][0] <= at_ms - SECOND_MS:
+        while window[0][0] <= at_ns - SECOND_NS:
             used -= window.popleft()[1]
         worst = max(worst, used)
     return worst
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(count=st.integers(0, 20), schedule=steps, prioritized=st.booleans(), warm=st.booleans())
+# At the end of a millisecond, and again within the second that begins there: the long way in, and
+# the short one.
+@example(count=10, schedule=[(0.999999, 12, 1), (999.7, 12, 1)], prioritized=False, warm=False)
+@example(
+    count=10,
+    schedule=[(0, 1, 1), (1000.999999, 12, 1), (999.7, 12, 1)],
+    prioritized=False,
+    warm=False,
+)
 def test_no_window_passes_more_than_its_rule(
     benches: Callable[..., Bench], count: Any, schedule: Any, prioritized: Any, warm: Any
 ) -> None:
@@ -64,7 +75,7 @@ def test_no_window_passes_more_than_its_rule(
             )
             if isinstance(outcome, Entry):
                 outcome.exit()
-                passed.append((it.clock.now_ms(), units))
+                passed.append((it.clock.now_ns(), units))
     assert worst_window(passed) <= count
 
 
@@ -74,7 +85,7 @@ def test_the_control_the_originals_window_does_pass_more(benches: Callable[..., 
     passed = []
     for at_ms in (499, 1000):
         it.at(at_ms)
-        passed.append((at_ms, it.passes(20)))
+        passed.append((at_ms * 1_000_000, it.passes(20)))
     assert worst_window(passed) == 20
 
 

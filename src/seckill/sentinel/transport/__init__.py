@@ -4,10 +4,11 @@
 ``http_server``), the heartbeat by which it knows where to ask (``heartbeat``), and the log of what
 happened in each second (``metric_recorder``, ``metric_files``). Where the numbers come from and
 where rules go is a seam (``sources``): one engine in this process (``EngineSource``), or several
-that are shown as one machine (``SummedSource``).
+that are shown as one machine (``SummedSource``). ``BlockLog`` stands beside it, one per engine.
 """
 
 from seckill.sentinel.transport.access import Access
+from seckill.sentinel.transport.block_log import BlockLog
 from seckill.sentinel.transport.command_center import CommandCenter
 from seckill.sentinel.transport.counts import Counts, MachineLoad, MetricRow, TreeRow
 from seckill.sentinel.transport.engine_source import EngineSource
@@ -27,6 +28,7 @@ from seckill.sentinel.transport.transport import SentinelTransport
 
 __all__ = [
     "Access",
+    "BlockLog",
     "CommandCenter",
     "CommandRefused",
     "Counts",
