@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import os
 import random
 from dataclasses import replace
@@ -107,11 +108,14 @@ def test_unused_tokens_are_not_saved_up() -> None:
 def test_a_changed_threshold_holds_from_the_next_exchange() -> None:
     world = World(1_000, 2)
     world.run(WARM_MS)
-    world.offer(500, [1_500.0] * 2)
+    world.offer(500, [300.0] * 2)
+    assert all(worker.book._flows[1][1]._hold > 20 for worker in world.workers), "full hands"
     for worker in world.workers:
         worker.sentinel.flow.load([replace(world.rule, count=50)])
     world.passed.clear()
     world.offer(3_000, [100.0] * 2)
+    held = len(world.passed[: bisect.bisect_left(world.passed, world.passed[0] + 100_000_000)])
+    assert held <= 10, "of what was in hand, a block of the new threshold each"
     assert 45 <= world.worst() <= bound(50, 2)
     assert 45 <= world.worst(since_ms=3_500) <= 50
 

@@ -80,6 +80,7 @@ class RedisTokenSource(LeaseBook):
                 exchange = self.exchange()
                 if exchange is not None:
                     await self._carry(exchange, self._timeout_s)
+                    _let_be_cancelled()
                 wait_s = (self.next_ns() - self._now_ns()) / NANOSECONDS_PER_S
                 if wait_s > 0:
                     try:
