@@ -64,6 +64,12 @@ def test_c46_a_pre_warmed_gate_is_open_from_the_first_second() -> None:
     assert service.passed_in_second_one() >= 870
 
 
+def test_a_gate_is_warmed_for_a_start_and_not_long_before() -> None:
+    service = Service(pre_warm=True)
+    service.until_ms(3_000)
+    assert service.passed_in_second_one() <= 330
+
+
 def test_a_sale_that_will_meet_a_cold_gate_is_named_once_in_the_log() -> None:
     service = Service(pre_warm=False)
     with capture_logs() as log:
