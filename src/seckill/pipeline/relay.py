@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import structlog
 
 from seckill.admission.reservation_ids import ReservationIds
+from seckill.admission.tasks import end_tasks
 from seckill.domain.ids import SaleId
 from seckill.domain.sale import Sale
 from seckill.pipeline.direct import DirectChannel
@@ -103,8 +104,7 @@ class Relay:
                     await sleep_unless(stop, backoff_ms)
                     backoff_ms = min(backoff_ms * 2, _BACKOFF_MS_MAX)
         finally:
-            stopping.cancel()
-            await asyncio.wait({stopping})
+            await end_tasks([stopping])
 
     async def _give_up_after(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -127,8 +127,7 @@ class Relay:
         try:
             errors = await self._publish(entries, sales)
         finally:
-            holding.cancel()
-            await asyncio.wait({holding})
+            await end_tasks([holding])
         taken = [entry for entry, error in zip(entries, errors, strict=True) if not error]
         if taken:
             await self._outbox.acknowledge(taken)

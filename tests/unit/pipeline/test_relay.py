@@ -185,6 +185,37 @@ async def test_entries_are_held_while_kafka_takes_its_time(monkeypatch: pytest.M
     assert outbox.waiting == []
 
 
+async def test_a_cancellation_that_the_redis_client_loses_does_not_stop_the_relay_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Orders stayed queued for ever after the broker had come back."""
+    monkeypatch.setattr(relay_module, "_HOLD_EVERY_S", 0.001)
+
+    class Losing(MemoryOutbox):
+        lost = False
+
+        async def hold(self, deliveries: Sequence[Delivery]) -> None:
+            self.held += len(deliveries)
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                if self.lost:
+                    raise
+                self.lost = True
+
+    class Slow(MemoryBroker):
+        async def publish(self, topic: str, messages: Sequence[OrderMessage]) -> list[str]:
+            while not outbox.held:
+                await asyncio.sleep(0.001)
+            return await super().publish(topic, messages)
+
+    outbox = Losing(entry(1, bought("ann", 1)))
+    async with asyncio.timeout(5):
+        await relay_of(outbox, Slow()).step()
+    assert outbox.lost
+    assert outbox.waiting == []
+
+
 async def test_an_entry_of_a_sale_that_the_ledger_does_not_know_yet_waits() -> None:
     stranger = Admitted(Place(SaleId(77), 1, 0, 1), UserId("ann"), 1, AttemptId("a"), 1)
     outbox = MemoryOutbox(Delivery(stranger.place.bucket_id, "1-0", (stranger,)))
