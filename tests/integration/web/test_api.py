@@ -215,6 +215,24 @@ def bearer(subject: str, **claims: Any) -> dict[str, str]:
     return {"authorization": "Bearer " + jwt.encode(payload, SECRET, "HS256")}
 
 
+@pytest.mark.parametrize("end", ["/pay", "/cancel"])
+async def test_an_order_is_paid_and_cancelled_by_its_buyer_s_fresh_token_alone(end: str) -> None:
+    """C82: somebody else's token finds nothing, an expired one or none says who to be."""
+    world = World(auth=JWTAuth("HS256", FixedKey("HS256", SECRET), SystemClock()))
+    world.books.orders[reservation(1)] = order(1)
+    path = f"/orders/{reservation(1)}{end}"
+    async with running(world) as service:
+        others = await service.ask("POST", path, bearer("bob"))
+        unknown = await service.ask("POST", f"/orders/{reservation(2)}{end}", bearer("bob"))
+        assert (others.status, others.body) == (404, unknown.body)
+        expired = bearer("ann", exp=int(time.time()) - 61)
+        for headers in ({}, {"x-user-id": "ann"}, expired):
+            assert (await service.ask("POST", path, headers)).status == 401
+        assert world.books.orders[reservation(1)].state is OrderState.AWAITING_PAYMENT
+        assert world.till.payments == {}
+        assert (await service.ask("POST", path, bearer("ann"))).status == 200
+
+
 async def test_with_tokens_only_the_token_says_who_the_buyer_is() -> None:
     world = World(auth=JWTAuth("HS256", FixedKey("HS256", SECRET), SystemClock()))
     world.books.orders[reservation(1)] = order(1)
