@@ -243,3 +243,28 @@ async def test_postgresql_crashes_and_comes_back(clock: HandClock) -> None:
         await database.dispose()
     finally:
         server.remove()
+
+
+@pytest.mark.parametrize("backend", ["postgresql"])  # on SQLite whoever stops so holds the file
+async def test_a_worker_that_freezes_in_the_middle_does_not_hold_the_sale_for_ever(
+    ledger_url: str, clock: HandClock
+) -> None:
+    frozen = Database(LedgerOptions(url=ledger_url, statement_timeout_ms=500))
+    living = Database(LedgerOptions(url=ledger_url))
+    ledger = SQLLedger(living, IDS, clock)
+    shop = await open_shop(ledger)
+    held, let_go = asyncio.Event(), asyncio.Event()
+    holder = asyncio.create_task(hold(frozen, held, let_go))
+    await held.wait()
+    # Waits behind the frozen one, which never moves again, and gets through all the same.
+    async with asyncio.timeout(30):
+        while True:
+            with contextlib.suppress(LedgerUnavailable):
+                assert await ledger.write([shop.admitted(1)]) == WriteReport(ordered=1)
+                break
+    assert not let_go.is_set()
+    let_go.set()
+    with pytest.raises(LedgerUnavailable):  # what it held was taken from it: it begins anew
+        await holder
+    await frozen.dispose()
+    await living.dispose()
