@@ -76,12 +76,3 @@ class HostRuleCopies(LayeredRuleStore):
                 return
             if adopted:
                 _LOG.info("Redis has the rules of this host", kind=kind, versions=adopted)
-
-    def load(self, kind: str) -> str | None:
-        """See RuleStore. What is taken from Redis is kept on this host too."""
-        document = super().load(kind)
-        try:
-            self._on_host.adopt(kind, self._shared.history(kind))
-        except (SentinelError, OSError) as error:
-            _LOG.warning("the host has no copy of the rules", kind=kind, error=str(error))
-        return document

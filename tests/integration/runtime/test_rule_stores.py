@@ -87,15 +87,15 @@ def test_c43_a_redis_that_lost_everything_is_told_the_rules_again(
 def test_a_start_without_redis_obeys_the_copy_of_the_host(
     host: Settings, other_host: Settings
 ) -> None:
-    save(host, 50)
-    assert counts(other_host) == [50]
     away = other_host.model_copy(
         update={"redis_url": f"redis://127.0.0.1:{free_port()}", "redis_timeout_ms": 200}
     )
-    document = open_rules(away).load("flow")
-    assert [rule["count"] for rule in json.loads(document or "")] == [50]
-    with pytest.raises(RulesUnusable):  # of other kinds nobody can say that there are none
+    with pytest.raises(RulesUnusable):  # without any copy nobody can say that there are no rules
         make_sentinel(open_rules(away))
+    save(host, 50)
+    assert counts(other_host) == [50]
+    sentinel = make_sentinel(open_rules(away))
+    assert [rule.count for rule in sentinel.flow.rules] == [50]
 
 
 def test_what_was_changed_while_nothing_ran_counts_at_the_next_start(

@@ -105,6 +105,8 @@ class LayeredRuleStore:
         if failure is not None and not self._others_keep_anything():
             # Not "no rules": that would let everything in.
             raise failure
+        if failure is not None:
+            _LOG.warning("the copy has no %s rules, so none are taken to be in force", kind)
         return None
 
     def _others_keep_anything(self) -> bool:
