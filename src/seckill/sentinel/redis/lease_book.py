@@ -305,7 +305,7 @@ class LeaseBook:
             self._known, self._rank = known, rank
             self._exchanges += 1
             self._last_error = ""
-            if self._failing:
+            if self._failing and not exchange.leaving:
                 _LOG.warning("tokens are leased from Redis again, %d workers known", known)
                 # It keeps this worker's share until the next exchange, which tells what was used.
                 self._failing = False
