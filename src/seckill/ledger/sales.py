@@ -404,9 +404,7 @@ class SaleBook:
                 select(stock_changes.c.sale_id).where(stock_changes.c.change_id == change_id)
             )
             if sale_id is None:
-                _log.error(
-                    "a stock change came that nobody asked for", change_id=change_id
-                )
+                _log.error("a stock change came that nobody asked for", change_id=change_id)
                 return
             row = await _locked(connection, sales.c.sale_id == sale_id)
             assert row is not None, "a stock change belongs to a sale, and sales are never deleted"

@@ -128,8 +128,7 @@ class FlowControl:
         sentinel = self._sentinel
         address = self._addresses.of(peer, headers)
         sentinel.current.set(self._caller(address))
-        entry = Entry(
-            sentinel,
+        entry = sentinel.entry(
             PURCHASE_RESOURCE,
             goods_id,
             caller.user_id,
