@@ -55,6 +55,7 @@ _NOT_SETTINGS: Final = frozenset(
 _SHOWN_CHARACTERS_MAX: Final = 60
 _CORES_MAX: Final = 256
 _PORT_END: Final = 65_536
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _PROVIDER: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _KEY_PREFIX: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -113,7 +114,7 @@ def _as_redis_url(text: str) -> str:
 def _as_brokers(text: str) -> str:
     for broker in filter(None, (each.strip() for each in text.split(","))):
         host, _, port = broker.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < _PORT_END:
+        if not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < _PORT_END:
             raise ValueError("must be host:port, separated by commas")
     return text
 

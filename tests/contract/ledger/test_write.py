@@ -245,7 +245,9 @@ async def test_a_reservation_id_of_another_place_is_never_taken_for_the_same(
         else:
             assert await ledger.write([ann]) == WriteReport(ordered=1)
             assert await ledger.write([bob]) == WriteReport(collided=(bob,))
-    assert [log["log_level"] for log in logs if log["event"] == "two purchases claim one place"] == ["error"]
+    assert [
+        log["log_level"] for log in logs if log["event"] == "two purchases claim one place"
+    ] == ["error"]
     assert await ledger.write([bob, ann]) == WriteReport(known=2)
     shared = ReservationId("0" * 32)
     of_ann = await ledger.reading.order_of(shared, UserId("ann"))
