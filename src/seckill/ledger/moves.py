@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import ColumnElement, Row
+from sqlalchemy import ColumnElement, Row, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from seckill.domain.ids import ReservationId
 from seckill.domain.order import EDGES, HOLDING_STATES, Order, OrderState
 from seckill.ledger import statements
 from seckill.ledger.reading import order_from_row, select_orders
-from seckill.ledger.tables import orders
+from seckill.ledger.tables import orders, sales
 
 __all__ = ["MovingOrder", "lock_with_sale", "move_orders", "read_order"]
 
@@ -134,6 +134,15 @@ async def _give_back(
             statements.NEWEST_EPOCHS, {"sale_ids": sorted(sold)}
         )
     }
+    # The keys of a retired sale are leaving Redis, or gone: there is nothing to give back to, and a
+    # release that waits for it would wait for ever.
+    retired = set(
+        await connection.scalars(
+            select(sales.c.sale_id).where(
+                sales.c.sale_id.in_(sorted(sold)), sales.c.retired_at_ms.is_not(None)
+            )
+        )
+    )
     await connection.execute(
         statements.INSERTS[connection.dialect.name].release,
         [
@@ -146,8 +155,9 @@ async def _give_back(
                 "epoch": newest[row.sale_id, row.bucket],
                 "user_id": row.user_id,
                 "units": row.quantity,
-                "state": "pending",
+                "state": "counted" if row.sale_id in retired else "pending",
                 "decided_at_ms": at_ms,
+                "done_at_ms": at_ms if row.sale_id in retired else None,
                 "reason": because,
             }
             for row in moved

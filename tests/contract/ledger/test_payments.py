@@ -331,6 +331,24 @@ async def test_a_refund_that_failed_is_asked_for_under_another_name(
     assert await ledger.payments.claim(10) == []
 
 
+async def test_a_refund_after_the_sale_was_retired_waits_for_no_stock(
+    ledger: SQLLedger, database: Database, clock: HandClock
+) -> None:
+    """Its keys have left Redis: a release that waited for them would wait for ever."""
+    shop = await open_shop(ledger)
+    order = await ordered(shop)
+    await started(ledger, order, "p1")
+    await ledger.payments.take(news(NewsKind.PAID, "p1"))
+    await ledger.sales.change_sale(shop.sale.sale_id, ends_at_ms=clock.at_ms, actor="eve")
+    clock.at_ms += 10
+    assert await ledger.retirement.retire(shop.sale.sale_id, 1)
+    await ledger.payments.refund(order, actor="eve", reason="")
+    (release,) = await rows(database, releases)
+    assert (release["state"], release["done_at_ms"]) == ("counted", clock.at_ms)
+    assert await ledger.pending_releases(10) == []
+    await assert_sound(ledger, shop.sale.sale_id)
+
+
 async def test_only_a_paid_order_is_refunded(ledger: SQLLedger, database: Database) -> None:
     shop = await open_shop(ledger)
     order = await ordered(shop)

@@ -93,6 +93,18 @@ async def test_each_button_tells_what_it_says_once(
     assert len(set(names)) == len(names)
 
 
+async def test_a_payment_that_is_made_is_made(shop: Shop) -> None:
+    await shop.start()
+    await shop.press("pay")
+    for button in ("fail", "pay_twice", "pay_wrong"):
+        assert await shop.press(button) == 303
+    await shop.deliver()
+    assert shop.news == [("payment.paid", 1_234_567)]
+    charge = await shop.sandbox.charge("pay1")
+    assert charge is not None
+    assert charge.state == "paid"
+
+
 async def test_late_money_comes_after_the_deadline(shop: Shop) -> None:
     await shop.start()
     await shop.press("pay_late")
