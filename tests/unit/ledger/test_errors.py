@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 from sqlalchemy import exc
 
-from seckill.ledger.errors import LedgerBroken, LedgerUnavailable, translate
+from seckill.ledger.errors import KeyTaken, LedgerBroken, LedgerUnavailable, translate
 
 
 def sqlite_error(code: int) -> Exception:
@@ -75,6 +75,33 @@ def test_what_stays_wrong_is_final(error: Exception) -> None:
     found = translate(error, "write 3 events")
     assert isinstance(found, LedgerBroken)
     assert "write 3 events" in str(found)
+
+
+def taken_in_sqlite(code: int) -> Exception:
+    error = sqlite3.IntegrityError("UNIQUE constraint failed")
+    error.sqlite_errorcode = code
+    return exc.IntegrityError("INSERT", {}, error)
+
+
+def taken_in_postgresql(sqlstate: str) -> Exception:
+    return exc.IntegrityError("INSERT", {}, PostgresError(sqlstate))
+
+
+@pytest.mark.parametrize(
+    ("error", "is_key"),
+    [
+        (taken_in_sqlite(sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY), True),
+        (taken_in_sqlite(sqlite3.SQLITE_CONSTRAINT_UNIQUE), True),
+        (taken_in_sqlite(sqlite3.SQLITE_CONSTRAINT_CHECK), False),
+        (taken_in_postgresql("23505"), True),
+        (taken_in_postgresql("23514"), False),
+    ],
+)
+def test_a_key_that_is_taken_is_told_from_a_check_that_is_broken(
+    error: Exception, is_key: bool
+) -> None:
+    """The first is written again with care; the second would be an oversell and must be loud."""
+    assert (type(translate(error, "write")) is KeyTaken) == is_key
 
 
 def test_our_own_errors_pass_as_they_are() -> None:
