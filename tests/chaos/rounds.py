@@ -20,6 +20,7 @@ from seckill.domain.reservation import BucketId
 from seckill.domain.sale import NewSale
 from seckill.runtime.auditing import audit
 from seckill.runtime.bootstrap import Stores
+from seckill.runtime.opening import put_on_sale
 from seckill.stress.plan import Arrival, StressPlan
 from seckill.stress.report import StressReport
 from seckill.stress.run import run_stress_in_new_loop
@@ -92,8 +93,7 @@ async def create_sale(stores: Stores, goods_id: str) -> None:
     new = NewSale(
         goods_id=check_goods_id(goods_id), stock_units=_STOCK, starts_at_ms=stores.clock.now_ms()
     )
-    await stores.ledger.sales.create_sale(new, actor="chaos")
-    await stores.fence.keep()
+    await put_on_sale(stores, new, actor="chaos")
 
 
 async def settled_audit(stores: Stores, goods_id: str) -> dict[str, Any]:

@@ -161,6 +161,7 @@ class Connection(asyncio.Protocol):
         "_deaf",
         "_framing",
         "_head_bytes",
+        "_head_ended",
         "_headers",
         "_host",
         "_incoming",
@@ -184,6 +185,7 @@ class Connection(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._framing = False
         self._head_bytes = 0
+        self._head_ended = False
         self._body = bytearray()
         self._long_read = False
         self._incoming: Request | None = None
@@ -235,6 +237,7 @@ class Connection(asyncio.Protocol):
         if self._incoming is None and not self._target and not data.isascii():
             data = _with_plain_target(data)
         self._long_read = len(data) > host.head_bytes_max
+        self._head_ended = False
         try:
             parser.feed_data(data)  # type: ignore[union-attr]  # there is one while there is data
         except httptools.HttpParserUpgrade:
@@ -243,8 +246,11 @@ class Connection(asyncio.Protocol):
             self._refuse(error)
             return
         if self._target:
-            # A head has begun and is not whole yet.
-            self._head_bytes += len(data)
+            # A head has begun and is not whole yet. Behind another one only what is known of it
+            # counts: the rest of these bytes is not its own.
+            self._head_bytes += (
+                _size(self._target, self._headers) if self._head_ended else len(data)
+            )
             if self._head_bytes > host.head_bytes_max:
                 self._refusal = _head_too_large(host.head_bytes_max)
                 self._refuse(None)
@@ -295,6 +301,7 @@ class Connection(asyncio.Protocol):
         """The head is whole."""
         parser, host = self._parser, self._host
         assert parser is not None
+        self._head_ended = True
         target, headers, framing = self._target, self._headers, self._framing
         self._target, self._headers, self._framing = b"", [], False
         if self._head_bytes or self._long_read or len(headers) > _HEADERS_MAX:
@@ -499,9 +506,8 @@ class Connection(asyncio.Protocol):
             self._queue.append(request)
 
     def _check_head(self, target: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-        size = len(target) + sum(len(name) + len(value) for name, value in headers)
         self._head_bytes = 0
-        if size > self._host.head_bytes_max or len(headers) > _HEADERS_MAX:
+        if _size(target, headers) > self._host.head_bytes_max or len(headers) > _HEADERS_MAX:
             self._refusal = _head_too_large(self._host.head_bytes_max)
             raise _Refused
 
@@ -572,6 +578,11 @@ def _with_plain_target(data: bytes) -> bytes:
     if line.isascii():
         return data
     return _NOT_ASCII.sub(lambda found: b"%%%02X" % found[0][0], line) + data[len(line) :]
+
+
+def _size(target: bytes, headers: list[tuple[bytes, bytes]]) -> int:
+    """Bytes of a head, as far as it is known."""
+    return len(target) + sum(len(name) + len(value) for name, value in headers)
 
 
 def _split_target(target: bytes) -> tuple[bytes, bytes]:

@@ -29,6 +29,20 @@ async def wire(service: Service, data: bytes) -> bytes:
             return await client.reader.read()
 
 
+@contextlib.asynccontextmanager
+async def small_buffers(service: Service) -> AsyncIterator[socket.socket]:
+    """A connection of which the kernel keeps next to nothing."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+    connection.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", service.port))
+        yield connection
+    finally:
+        connection.close()
+
+
 NOT_HTTP = [
     (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 501),  # TLS spoken to a plain port
     (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
@@ -77,10 +91,14 @@ async def test_a_broken_request_behind_a_good_one_does_not_cost_its_answer() -> 
         client.send("POST", "/seckill/tea", ANN)
         client.writer.write(b"\x00\x00\r\n\r\n")
         await until(lambda: world.gate.futures, "the gate was asked")
+        client.send("POST", "/seckill/tea", {"x-user-id": "eve"})  # behind it nothing is read
+        await client.writer.drain()
+        await asyncio.sleep(0.05)
         world.gate.futures[0].set_result(Decision(Outcome.SUCCESS, reservation(1)))
         assert (await client.reply()).status == 202
         assert (await client.reply()).status == 501
         assert await client.closed()
+    assert [call[1] for call in world.gate.calls] == ["ann"]
 
 
 async def test_another_protocol_is_not_spoken_and_the_purchase_is_answered_once() -> None:
@@ -168,14 +186,18 @@ async def test_a_client_that_waits_for_permission_gets_it_only_for_a_body_that_i
     assert [call[2] for call in world.gate.calls] == [2]
 
 
-async def test_the_refusal_of_a_long_body_is_read_although_the_body_is_still_being_sent() -> None:
-    """Closing with unread bytes would reset the connection, and the answer would be lost."""
+async def test_the_refusal_of_a_long_body_is_read_by_a_client_that_first_sends_it_all() -> None:
+    """Closing with unread bytes would reset the connection, and the client would see only that."""
     world = World()
-    async with running(world) as service, service.connect() as client:
-        client.send("POST", "/seckill/tea", ANN | {"content-length": "10000000"})
-        client.writer.write(b" " * 2_000_000)
-        assert (await client.reply()).status == 413
-        assert await client.closed()
+    loop = asyncio.get_running_loop()
+    async with running(world) as service, small_buffers(service) as client:
+        head = b"POST /seckill/tea HTTP/1.1\r\nhost: t\r\nx-user-id: ann\r\n"
+        async with asyncio.timeout(10):
+            await loop.sock_sendall(client, head + b"content-length: 3000000\r\n\r\n")
+            await loop.sock_sendall(client, b" " * 3_000_000)
+            await loop.sock_sendall(client, head + b"\r\n")  # it is not heard any more
+            assert (await loop.sock_recv(client, 1_000)).startswith(b"HTTP/1.1 413 ")
+            assert await loop.sock_recv(client, 1_000) == b""
     assert world.gate.calls == []
 
 
@@ -230,24 +252,11 @@ async def test_an_absolute_target_and_a_fragment_name_the_same_goods() -> None:
     assert [call[:2] for call in world.gate.calls] == [("tea", "ann")] * 2
 
 
-@contextlib.asynccontextmanager
-async def deaf_client(service: Service) -> AsyncIterator[socket.socket]:
-    """A client that takes next to nothing."""
-    connection = socket.socket()
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-    connection.setblocking(False)
-    try:
-        await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", service.port))
-        yield connection
-    finally:
-        connection.close()
-
-
 async def test_answers_that_nobody_takes_do_not_pile_up_and_end_the_connection() -> None:
     world = World()
     settings = ServerSettings(drain_ms=0, idle_timeout_ms=800)
     loop = asyncio.get_running_loop()
-    async with running(world, settings) as service, deaf_client(service) as client:
+    async with running(world, settings) as service, small_buffers(service) as client:
         request = b"POST /seckill/tea?userId=ann HTTP/1.1\r\nhost: t\r\n\r\n"
         sent = 0
         with contextlib.suppress(ConnectionError):
@@ -260,6 +269,35 @@ async def test_answers_that_nobody_takes_do_not_pile_up_and_end_the_connection()
         # What the kernel's buffers take, and one buffer of the server: no more is admitted.
         assert answered < 50_000
         assert (await service.ask("POST", "/seckill/tea", ANN)).status == 202
+
+
+async def test_requests_that_come_without_waiting_are_not_read_into_memory_without_end() -> None:
+    world = World()
+    world.gate.holds = True
+    loop = asyncio.get_running_loop()
+    request = b"POST /seckill/tea?userId=ann HTTP/1.1\r\nhost: t\r\n\r\n"
+    async with running(world) as service, small_buffers(service) as client:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await loop.sock_sendall(client, request * 400_000)
+        [connection] = [
+            one for one in gc.get_objects() if type(one) is Connection and one._current is not None
+        ]
+        # As many as come in one read of the event loop.
+        assert 0 < len(connection._queue) <= 262_144 // len(request)
+        assert len(world.gate.calls) == 1
+        connection.abort()
+
+
+async def test_many_requests_at_once_are_not_taken_for_one_large_head() -> None:
+    world = World()
+    request = b"POST /seckill/tea?userId=ann HTTP/1.1\r\nhost: t\r\nx: " + b"y" * 50 + b"\r\n\r\n"
+    settings = ServerSettings(drain_ms=0, head_bytes_max=1_000)
+    async with running(world, settings) as service, service.connect() as client:
+        client.writer.write(request * 2_000)
+        for _ in range(2_000):
+            assert (await client.reply()).status == 202
+    assert len(world.gate.calls) == 2_000
 
 
 async def test_a_connection_that_says_nothing_is_closed_and_a_busy_one_is_not() -> None:
