@@ -1,8 +1,10 @@
 """Metrics in memory-mapped files: what is counted, kept, merged and shown."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from seckill.domain.outcomes import Outcome
@@ -54,6 +56,23 @@ def test_slots_are_added_up_or_the_largest_is_shown(tmp_path: Path) -> None:
     assert samples["t_pause_seconds_count{at=b}"] == 8
     assert samples["t_pause_seconds_sum{at=b}"] == pytest.approx(15.3)
     assert samples["t_pause_seconds_count{at=a}"] == 0
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.1, 1.0]) | st.floats(0, 3, allow_subnormal=False), max_size=60)
+)
+def test_values_that_are_counted_together_are_counted_as_one_by_one(values: list[float]) -> None:
+    with TemporaryDirectory() as folder:
+        metrics = Metrics(Path(folder), "web-0", TABLE)
+        metrics.histogram("t_pause_seconds", "a").observe_all(values)
+        for value in values:
+            metrics.histogram("t_pause_seconds", "b").observe(value)
+        metrics.close()
+        samples = shown(Path(folder))
+    together = {name: value for name, value in samples.items() if "at=a" in name}
+    assert together
+    for name, value in together.items():
+        assert value == pytest.approx(samples[name.replace("at=a", "at=b")])
 
 
 def test_a_slot_that_is_started_again_goes_on_counting_and_forgets_its_gauges(
