@@ -29,10 +29,15 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeckillService
         "--workers",
         str(WORKERS),
         environment={"SECKILL_SENTINEL_BIND": "127.0.0.1:0"},
-    ).start()
-    service.cli("sale", "create", "tea", "--stock", "100000", "--limit", "100")
-    yield service
-    assert service.stop() == 0, service.log()
+        start_timeout_s=180,
+    )
+    try:
+        service.start()
+        service.cli("sale", "create", "tea", "--stock", "100000", "--limit", "100")
+        yield service
+    finally:
+        code = service.stop()
+    assert code == 0, service.log()
 
 
 @pytest.fixture
