@@ -579,3 +579,23 @@ async def test_a_commit_that_failed_is_made_up_for_without_a_further_order(
     await until(lambda: _is_dry(way), 20)
     await working.end()
     assert next(failures, None) is None
+
+
+async def test_a_worker_ends_soon_though_the_broker_does_not_answer(
+    kafka_broker: KafkaBroker, way: KafkaWay
+) -> None:
+    if kafka_broker.number == 0:
+        pytest.skip("SECKILL_TEST_KAFKA is somebody else's: it cannot be frozen")
+    await admit(way, 20)
+    await way.carry()
+    channel = await way.channel()
+    async with asyncio.timeout(20):
+        while not (deliveries := await channel.receive(100, 100)):
+            pass
+    kafka_broker.freeze()
+    try:
+        async with asyncio.timeout(7):  # less than the supervisor waits
+            await channel.acknowledge(deliveries)
+            await channel.close()
+    finally:
+        kafka_broker.thaw()

@@ -33,10 +33,10 @@ T = TypeVar("T")
 _SILENCE_S: Final = 0.5
 """How long the thread waits for orders before it shows the group that it lives."""
 
-_COMMIT_WAIT_S: Final = 10.0
+_COMMIT_WAIT_S: Final = 2.0
 """Bound on one commit: a broker that is away must not hold up the worker's end."""
 
-_CLOSE_WAIT_S: Final = 3.0
+_CLOSE_WAIT_S: Final = 2.0
 _RECONNECT_S: Final = 1.0
 
 
