@@ -224,6 +224,10 @@ class FenceKeeper:
             return Verdict.WAITING, "another keeper has moved it"
         if fence.needs_operator:
             return Verdict.NEEDS_OPERATOR, fence.cause
+        # Before anything else: neither a rebuild nor going on may make the older books the truth.
+        written_seq = await self._ledger.known_seq(current.bucket_id, view.epoch)
+        if (older := ledger_behind(view, written_seq)) is not None:
+            return await self._stop_for_operator(current, older)
         if sight.step is Step.REBUILD:
             return Verdict.NEEDS_REBUILD, sight.why
         return await self._go_on(sale, view, current, fence, sight)

@@ -196,6 +196,28 @@ async def _kept(service: Service, verdicts: list[Verdict]) -> bool:
     return verdicts[-1] is Verdict.NEEDS_OPERATOR
 
 
+@pytest.mark.parametrize("torn", [False, True])
+async def test_a_ledger_from_a_backup_is_noticed_also_when_redis_was_started_again(
+    service: Service, *, torn: bool
+) -> None:
+    """As the page on backups says to do it: all is stopped, the books put back, all started."""
+    await service.buy(["a", "b"])
+    await service.settle()
+    await service.keeper.keep()
+    for table in ("orders", "holdings", "order_events"):
+        service.sql(f"DELETE FROM {table}")  # noqa: S608  -- names of the test's own
+    service.sql("UPDATE sales SET sold_units = 0")
+    await service.restart_seen()
+    if torn:
+        await service.redis.delete(service.names.outbox)
+    assert (await service.keeper.keep())[service.bucket_id] is Verdict.NEEDS_OPERATOR
+    assert (await service.keeper.keep())[service.bucket_id] is Verdict.NEEDS_OPERATOR
+    await service.rebuild()
+    report = await service.audit()
+    assert report.ok, report.to_text()
+    assert (report.sales[0].live_units, report.statements[0].recovered_orders) == (2, 2)
+
+
 async def test_books_that_do_not_know_the_epoch_of_redis_take_it_in(service: Service) -> None:
     await service.buy(["a"])
     await service.settle()
