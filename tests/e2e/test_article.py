@@ -61,7 +61,7 @@ def test_the_sample_sale_is_open_and_its_numbers_agree(service: SeckillService) 
 def test_status_and_settings_tell_programs_what_runs(service: SeckillService) -> None:
     status = service.cli_json("status")
     roles = [process["role"] for process in status["processes"]]
-    assert {"supervisor", "redis", "worker", "web"} == set(roles)
+    assert {"supervisor", "redis", "worker", "reaper", "web"} == set(roles)
     assert all(process["healthy"] and process["pid"] for process in status["processes"])
     settings = service.cli_json("settings")
     assert settings["redis_url"]["value"].startswith("redis://127.0.0.1:")

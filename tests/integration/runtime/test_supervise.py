@@ -169,7 +169,10 @@ async def test_a_run_starts_everything_says_what_runs_where_and_ends_cleanly(
         status = read_status(data)
         assert status is not None
         assert status.bind == report.status.bind != "127.0.0.1:0"
-        assert [p.role for p in status.processes] == ["supervisor", "redis", "worker", "web", "web"]
+        roles = [p.role for p in status.processes]
+        assert roles == ["supervisor", "redis", "worker", "reaper", "web", "web"]
+        # The reaper is a task of the order worker, unless it is to have a process of its own.
+        assert run.pid("reaper") == run.pid("worker")
         assert all(
             p.healthy and p.since.endswith("Z") and p.restarts == 0 for p in status.processes
         )
@@ -446,6 +449,18 @@ async def test_a_second_stop_does_not_wait_for_the_grace(make_settings: Settings
         run.supervisor.stop()
         async with asyncio.timeout(10):
             await run.task
+
+
+async def test_a_reaper_of_its_own_is_a_process_like_any_other(
+    make_settings: SettingsMaker,
+) -> None:
+    async with running(make_settings(workers=1, reaper="process")) as run:
+        pid = run.pid("reaper")
+        assert pid != run.pid("worker")
+        os.kill(pid, signal.SIGKILL)
+        assert (await run.until_back("reaper", 0, pid)).restarts == 1
+    async with running(make_settings(workers=1, reaper="none")) as run:
+        assert run.of_role("reaper") == ()
 
 
 async def test_web_ends_before_worker_before_redis(
