@@ -64,7 +64,9 @@ def _service(folder: Path, kill: str = "", **more: str) -> Iterator[SeckillServi
         "SECKILL_REAPER_EVERY_MS": "50",
         **more,
     }
-    service = SeckillService(folder / "data", "--workers", "2", environment=environment)
+    service = SeckillService(
+        folder / "data", "--workers", "2", environment=environment, start_timeout_s=180
+    )
     try:
         yield service.start()
     finally:
