@@ -30,12 +30,16 @@ _numbers = itertools.count(1)
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What goes together when several processes share the run (``scripts/test``).
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What belongs to this run, and what goes together when several processes share it.
 
-    A module keeps to one process, since its tests may share a service. Those that kill their own
+    ``long`` tests are for ``scripts/chaos``, which says how many rounds it wants. A module keeps to one process, since its tests may share a service. Those that kill their own
     service are long and share nothing: each goes alone, and first, so that none is left for the end.
     """
+    if "SECKILL_CHAOS_ROUNDS" not in os.environ:
+        longer = [item for item in items if item.get_closest_marker("long") is not None]
+        config.hook.pytest_deselected(items=longer)
+        items[:] = [item for item in items if item.get_closest_marker("long") is None]
     for item in items:
         alone = item.get_closest_marker("chaos") is not None
         item.add_marker(pytest.mark.xdist_group(item.nodeid if alone else str(item.path)))

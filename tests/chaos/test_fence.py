@@ -178,6 +178,7 @@ def test_flushall_under_living_connections_while_two_clocks_are_wrong(tmp_path: 
             assert (statement["outcome"], statement["lost_count"]) == ("rebuilt", 0)
 
 
+@pytest.mark.long
 def test_a_key_that_was_deleted_is_no_error_and_heals(tmp_path: Path) -> None:
     """C5 a and c: not an error, not sold out; and a service that starts changes nothing."""
     with running(tmp_path) as service:
@@ -208,6 +209,7 @@ def _freeze(service: SeckillService, role: str, how: signal.Signals) -> None:
         os.kill(pid, how)
 
 
+@pytest.mark.long
 def test_an_old_file_comes_back_and_what_was_in_no_log_is_named(tmp_path: Path) -> None:
     """10 buyers are in the ledger, 5 in the old file, 3 nowhere: those three are named, and only
     they; their units are not sold to others."""
@@ -237,6 +239,7 @@ def test_an_old_file_comes_back_and_what_was_in_no_log_is_named(tmp_path: Path) 
         server.stop()
 
 
+@pytest.mark.long
 def test_a_stale_replica_takes_over_under_living_connections(tmp_path: Path) -> None:
     """The master is resynchronised from a replica that was cut off: same process, same
     connections, older data, and another replication id."""
@@ -309,6 +312,7 @@ def test_a_master_that_comes_back_empty_is_rebuilt_and_five_are_named(tmp_path: 
         server.stop()
 
 
+@pytest.mark.long
 def test_two_hosts_judge_together_and_a_dead_one_is_not_waited_for_for_ever(
     tmp_path: Path,
 ) -> None:

@@ -1,7 +1,7 @@
 """The scaled-out way under fire: relay, workers and brokers die, under load; no order is lost.
 
-Rounds as in test_kill.py, over a service whose orders go through a real Kafka. Longer runs, of every
-kind of death by itself, are for ``scripts/chaos`` (SECKILL_CHAOS_ROUNDS above 3).
+Rounds as in test_kill.py, over a service whose orders go through a real Kafka. Every kind of death
+by itself is for ``scripts/chaos``.
 """
 
 import os
@@ -33,8 +33,6 @@ from services.seckill_service import SeckillService, wait_until
 __all__ = ["kafka_broker"]
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
-
-long_run = pytest.mark.skipif(ROUNDS <= 3, reason="a long run of one kind: scripts/chaos")
 
 AWAY_S = 30.0 if ROUNDS >= 20 else 3.0
 _POINTS = (
@@ -93,14 +91,14 @@ def test_relay_and_order_workers_die_between_any_two_steps(
         assert any("part=worker" in line for line in died), died
 
 
-@long_run
+@pytest.mark.long
 @pytest.mark.parametrize("point", _POINTS)
 def test_they_die_at_one_point(tmp_path: Path, kafka_broker: KafkaBroker, point: str) -> None:
     with _service(tmp_path, kafka_broker.bootstrap, point.replace(":25", ":40")) as service:
         rounds_with_deaths(service)
 
 
-@long_run
+@pytest.mark.long
 def test_the_broker_is_killed_and_comes_back(tmp_path: Path, own_broker: KafkaBroker) -> None:
     with _service(tmp_path, own_broker.bootstrap) as service:
 
@@ -111,7 +109,7 @@ def test_the_broker_is_killed_and_comes_back(tmp_path: Path, own_broker: KafkaBr
         all_rounds(service, disturb)
 
 
-@long_run
+@pytest.mark.long
 def test_broker_and_relay_are_away_for_a_while(tmp_path: Path, own_broker: KafkaBroker) -> None:
     with _service(tmp_path, own_broker.bootstrap) as service:
 
@@ -124,7 +122,7 @@ def test_broker_and_relay_are_away_for_a_while(tmp_path: Path, own_broker: Kafka
         all_rounds(service, disturb)
 
 
-@long_run
+@pytest.mark.long
 def test_a_stop_in_an_outage_keeps_everything_for_the_next_start(
     tmp_path: Path, own_broker: KafkaBroker
 ) -> None:
@@ -142,7 +140,7 @@ def test_a_stop_in_an_outage_keeps_everything_for_the_next_start(
         all_rounds(service, disturb)
 
 
-@long_run
+@pytest.mark.long
 def test_workers_and_relays_come_and_go(tmp_path: Path, kafka_broker: KafkaBroker) -> None:
     """A storm of rebalances: a further worker and relay join, and leave by kill -9 or in order."""
     with _service(tmp_path, kafka_broker.bootstrap) as service:
@@ -167,7 +165,7 @@ def _join(service: SeckillService, role: str) -> "subprocess.Popen[bytes]":
     )
 
 
-@long_run
+@pytest.mark.long
 def test_the_leaders_of_a_cluster_of_three_move(tmp_path: Path) -> None:
     folder = Path(tempfile.mkdtemp(prefix="seckill-kafka-"))
     cluster = KafkaCluster(folder)

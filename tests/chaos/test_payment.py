@@ -224,7 +224,7 @@ POINTS = (
 )
 
 
-@pytest.mark.parametrize("reaper", ["worker", "process"])
+@pytest.mark.parametrize("reaper", ["worker", pytest.param("process", marks=pytest.mark.long)])
 def test_processes_die_in_the_middle_of_paying_expiring_and_refunding(
     tmp_path: Path, reaper: str
 ) -> None:
@@ -335,6 +335,7 @@ def _end(reapers: list["subprocess.Popen[bytes]"]) -> None:
         reaper.wait(20)
 
 
+@pytest.mark.long
 def test_one_reaper_is_killed_one_is_frozen_and_one_order_cannot_be_expired(
     tmp_path: Path, postgres_server: Any
 ) -> None:

@@ -381,6 +381,7 @@ async def shop_behind(
         await asyncio.to_thread(service.stop)
 
 
+@pytest.mark.long
 async def test_a_slow_database_holds_up_nobody_who_buys_and_streams_cost_no_connection(
     postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
@@ -423,6 +424,7 @@ async def test_a_slow_database_holds_up_nobody_who_buys_and_streams_cost_no_conn
             stream.writer.close()
 
 
+@pytest.mark.long
 async def test_a_database_that_falls_silent_holds_up_nobody_who_buys_and_loses_nothing(
     postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
