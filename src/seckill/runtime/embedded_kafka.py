@@ -304,8 +304,8 @@ class EmbeddedKafka:
             # Kafka relies on other brokers instead of the disk. Alone it has none, and what it has
             # acknowledged leaves the outbox: so it writes through, as our Redis does.
             options["log.flush.interval.messages"] = "1"
-            # After a kill it waits for its own session of before to end. The usual 9 s all the same:
-            # a broker on a busy machine that misses a beat of a shorter one is shut out for longer.
+            # After a kill it waits for its own session of before to end. It keeps the usual 9 s,
+            # for a broker that misses a beat on a busy machine is shut out for longer.
             options["broker.heartbeat.interval.ms"] = "1000"
         options |= self._options
         lines = "".join(f"{name}={value}\n" for name, value in options.items())
