@@ -381,6 +381,9 @@ class MemoryFenceLedger:
     async def known_seq(self, bucket_id: BucketId, epoch: int) -> int:
         return max(self.written.get((bucket_id, epoch), {0: None}))
 
+    async def confirmed_seq(self, bucket_id: BucketId, epoch: int) -> int:
+        return self.valid_to.get((bucket_id, epoch), 0)
+
     async def carry_on(self, bucket_id: BucketId, from_epoch: int, valid_to_seq: int) -> int:
         if self.epochs[bucket_id].epoch == from_epoch:
             self.valid_to[bucket_id, from_epoch] = valid_to_seq

@@ -13,6 +13,7 @@ from seckill.admission.scripts import (
     CARRY_ON,
     CHANGE_STOCK,
     DEFINE,
+    DOUBT,
     FENCE_OFF,
     LOOK,
     NOTE_WRITTEN,
@@ -215,6 +216,10 @@ class Buckets:
             sale.version,
         )
         await self._scripts.run(DEFINE, (self._keys.bucket(bucket_id).meta,), request)
+
+    async def doubt(self, bucket_id: BucketId, epoch: int) -> None:
+        """Stop a bucket under this epoch until it is judged, so that its seq stands still."""
+        await self._scripts.run(DOUBT, (self._keys.bucket(bucket_id).meta,), (epoch,))
 
     async def fence_off(self, bucket_id: BucketId, newest_epoch: int) -> None:
         """Stop a bucket until it is opened under a new epoch.

@@ -52,6 +52,9 @@ __all__ = ["FenceKeeper", "Verdict"]
 _log = structlog.get_logger()
 
 _ENDED_EVERY_MS: Final = 5_000
+_OPENING_MS_MAX: Final = 1_000
+"""How long a first opening that was begun may take, before it counts as lost."""
+
 _BOOKS_EVERY_MS: Final = 1_000
 """How often a bucket that goes well is compared with how far the ledger has been."""
 
@@ -106,6 +109,7 @@ class FenceKeeper:
         self._ids = ids
         self._withhold = withhold
         self._seen_at_ms: dict[tuple[BucketId, int], float] = {}
+        self._opening_since_ms: dict[tuple[BucketId, int], float] = {}
         self._reported: dict[BucketId, tuple[Verdict, str]] = {}
         self._epochs: dict[BucketId, int] = {}
         self._quiet_looked_at_ms: dict[BucketId, float] = {}
@@ -186,6 +190,11 @@ class FenceKeeper:
         bucket_id = current.bucket_id
         view = await self._buckets.look(bucket_id)
         sight = first_sight(view, current, suspected=_suspected(fence, current))
+        if sight.step is Step.JUDGE and view.status is Status.OK:
+            # It still admits, so what is judged now would not be what goes on: stop it first.
+            await self._buckets.doubt(bucket_id, view.epoch)
+            view = await self._buckets.look(bucket_id)
+            sight = first_sight(view, current, suspected=_suspected(fence, current))
         match sight.step:
             case Step.FINE:
                 if view.version < sale.version:
@@ -193,13 +202,15 @@ class FenceKeeper:
                 older = await self._why_books_are_older(view, current)
                 if older is not None:
                     return await self._stop_for_operator(current, older)
+                # Whoever opened it may have died before the last words.
+                await self._end_fence(fence, current, view)
                 return Verdict.FINE, ""
             case Step.CONFIRM:
                 await self._ledger.mark_open(bucket_id, current.epoch)
                 await self._end_fence(fence, current, view)
                 return Verdict.REOPENED, ""
             case Step.OPEN_FIRST:
-                return await self._open_first(sale, current)
+                return await self._open_first(sale, current, fence)
             case Step.LEDGER_BEHIND:
                 # Unless another keeper has made that epoch since the ledger was asked.
                 now = await self._current(bucket_id)
@@ -263,19 +274,23 @@ class FenceKeeper:
         await self._buckets.fence_off(current.bucket_id, max(view.epoch, current.epoch))
         return Verdict.NEEDS_OPERATOR, why
 
-    async def _open_first(self, sale: Sale, current: CurrentEpoch) -> tuple[Verdict, str]:
+    async def _open_first(
+        self, sale: Sale, current: CurrentEpoch, fence: Fence | None
+    ) -> tuple[Verdict, str]:
         """Open a bucket that is not there: because it never was, or because it is lost?"""
         bucket_id, epoch = current.bucket_id, current.epoch
         if current.begun or not await self._ledger.begin_opening(bucket_id, epoch):
-            # Somebody opens it just now, or it was open for a moment and is lost.
-            hosts = await self._hosts.of_epoch(bucket_id, epoch)
-            if any(host.awaited for host in hosts):
-                await self._ledger.notice(bucket_id, epoch, _GONE_AT_ONCE)
-                return Verdict.MARKS_ELSEWHERE, ""
-            known = await self._ledger.known_seq(bucket_id, epoch)
-            if known or any(host.seq or not host.complete for host in hosts):
-                fence = await self._ledger.notice(bucket_id, epoch, _GONE_AT_ONCE)
-                return Verdict.NEEDS_REBUILD, _GONE_AT_ONCE if fence else ""
+            # Somebody opens it just now, or it was open for a moment and is lost. Under this epoch
+            # it must not be opened a second time: buyers may have been admitted under it, and
+            # the first of them would be named again.
+            now = self._clock.monotonic_ms()
+            since_ms = self._opening_since_ms.setdefault((bucket_id, epoch), now)
+            if fence is None and now - since_ms < _OPENING_MS_MAX:
+                hosts = await self._hosts.of_epoch(bucket_id, epoch)
+                if not any(host.seq for host in hosts):
+                    return Verdict.WAITING, "it is being opened"
+            await self._ledger.notice(bucket_id, epoch, _GONE_AT_ONCE)
+            return Verdict.NEEDS_REBUILD, _GONE_AT_ONCE
         if await self._buckets.open(sale, bucket_id, epoch, current.put_units) is not Status.OK:
             # Another keeper was faster; or only a rest of the bucket is there, which has the epoch.
             view = await self._buckets.look(bucket_id)
@@ -305,6 +320,7 @@ class FenceKeeper:
             written_seq=await self._ledger.known_seq(bucket_id, view.epoch),
             carried_seq=await self._channel.carried_seq(bucket_id, view.epoch),
             waited_ms=self._waited_ms(bucket_id, view.epoch),
+            confirmed_seq=await self._ledger.confirmed_seq(bucket_id, view.epoch),
         )
         judgement = judge(evidence, self._patience)
         match judgement.ruling:

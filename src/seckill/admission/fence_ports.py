@@ -224,6 +224,10 @@ class FenceLedger(Protocol):
         """The highest seq of an epoch that is written, 0 for none."""
         ...
 
+    async def confirmed_seq(self, bucket_id: BucketId, epoch: int) -> int:
+        """The highest seq of an epoch that Redis has confirmed, written or not; 0 for none."""
+        ...
+
     async def carry_on(self, bucket_id: BucketId, from_epoch: int, valid_to_seq: int) -> int:
         """Close an epoch at a seq and make its successor; its pending releases move along.
 

@@ -213,6 +213,8 @@ class Evidence:
         written_seq: how far the ledger has it.
         carried_seq: the highest seq of it that the channel between Redis and ledger knows.
         waited_ms: since the keeper first saw the fence.
+        confirmed_seq: the highest seq of it that Redis has confirmed to the ledger: when the bucket
+            was judged before, or with a release.
     """
 
     seq: int
@@ -220,6 +222,7 @@ class Evidence:
     written_seq: int
     carried_seq: int
     waited_ms: float
+    confirmed_seq: int = 0
 
 
 class Ruling(StrEnum):
@@ -262,6 +265,7 @@ def judge(evidence: Evidence, patience: Patience) -> Judgement:
         (acknowledged, "was acknowledged to a buyer"),
         (evidence.written_seq, "is in the ledger"),
         (evidence.carried_seq, "is on its way to the ledger"),
+        (evidence.confirmed_seq, "was confirmed by Redis"),
     ):
         if known > evidence.seq:
             return Judgement(

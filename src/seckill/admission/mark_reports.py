@@ -115,7 +115,7 @@ class MarkReporter:
             unasked = now - self._unasked_at_ms >= _UNASKED_EVERY_MS
             keys = {(fence.bucket_id, fence.epoch) for fence in fences}
             self._asked_at_ms = {key: self._asked_at_ms.get(key, now) for key in keys}
-            if not unasked and all(self._reported.get(key, (0, False))[1] for key in keys):
+            if not unasked and not keys:
                 return 0
             marks = await asyncio.to_thread(lambda: list(read_marks(self._folder)))
             waited = {key for key, at in self._asked_at_ms.items() if now - at > _QUIET_WAIT_MS}

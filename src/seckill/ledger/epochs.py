@@ -171,6 +171,14 @@ class EpochBook:
 
         return await self._database.read(f"read how far {bucket_id} is written", work)
 
+    async def confirmed_seq(self, bucket_id: BucketId, epoch: int) -> int:
+        """The highest seq of an epoch that Redis has confirmed, written or not; 0 for none."""
+
+        async def work(connection: AsyncConnection) -> int:
+            return await _last_confirmed(connection, bucket_id, epoch)
+
+        return await self._database.read(f"read what Redis confirmed of {bucket_id}", work)
+
     async def unwritten(self, bucket_id: BucketId, epoch: int, seq_max: int) -> list[int]:
         """The seqs from 1 to ``seq_max`` of an epoch that are not written here, at most 10,000.
 
@@ -224,7 +232,10 @@ class EpochBook:
                 raise EpochMoved(
                     bucket_id, from_epoch, f"the newest is {newest.epoch}, {newest.state}"
                 )
-            known_seq = await last_written(connection, bucket_id, from_epoch)
+            known_seq = max(
+                await last_written(connection, bucket_id, from_epoch),
+                await _last_confirmed(connection, bucket_id, from_epoch),
+            )
             if known_seq > valid_to_seq:
                 raise EpochMoved(
                     bucket_id,
@@ -534,6 +545,24 @@ async def last_written(connection: AsyncConnection, bucket_id: BucketId, epoch: 
         )
         known = max(known, seq or 0)
     return known
+
+
+async def _last_confirmed(connection: AsyncConnection, bucket_id: BucketId, epoch: int) -> int:
+    """The highest seq that Redis has confirmed of an epoch: when it was closed, or with a release.
+
+    The event of such a release may be lost with Redis before anybody has read it.
+    """
+    closed = await connection.scalar(
+        select(epochs.c.valid_to_seq).where(
+            statements.in_bucket(epochs, bucket_id), epochs.c.epoch == epoch
+        )
+    )
+    released = await connection.scalar(
+        select(func.max(releases.c.release_seq)).where(
+            statements.in_bucket(releases, bucket_id), releases.c.epoch == epoch
+        )
+    )
+    return max(closed or 0, released or 0)
 
 
 async def _missing_seqs(

@@ -86,6 +86,10 @@ class LedgerFence:
         """The highest seq of an epoch that is written, 0 for none."""
         return await self._ledger.epochs.known_seq(bucket_id, epoch)
 
+    async def confirmed_seq(self, bucket_id: BucketId, epoch: int) -> int:
+        """The highest seq of an epoch that Redis has confirmed, written or not; 0 for none."""
+        return await self._ledger.epochs.confirmed_seq(bucket_id, epoch)
+
     async def carry_on(self, bucket_id: BucketId, from_epoch: int, valid_to_seq: int) -> int:
         """Close an epoch at a seq and make its successor; its pending releases move along."""
         with _another_keeper(bucket_id):

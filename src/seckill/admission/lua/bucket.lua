@@ -9,14 +9,16 @@
 --   0 ok
 --   1 missing   the bucket is not there, or not whole
 --   2 epoch     the caller knows another epoch than the bucket
---   3 server    the bucket was opened under another server: Redis restarted, failed over or resynchronised
+--   3 server    the bucket was opened under another server: Redis restarted, failed over or resynchronised;
+--               or it is doubted, and waits to be judged (doubt.lua)
 --   4 behind    the caller saw a higher seq than the bucket has: Redis went back in time
 --   5 torn      a key of the bucket was lost while others stayed, or is of another type
 --   6 fenced    it was stopped, for a rebuild, and no carrying on is allowed (fence_off.lua)
 -- Source: rules 3 and 4 of the fence. Smallest Redis: 6.2.
 
 local OK, MISSING, EPOCH, SERVER, BEHIND, TORN, FENCED_OFF = 0, 1, 2, 3, 4, 5, 6
-local FENCED = 'fenced' -- stands in the place of the server identity, and equals none
+-- These stand in the place of the server identity, and equal none.
+local FENCED, DOUBTED = 'fenced', 'doubted'
 
 -- Run id and replication id of the server that runs this script: a restart changes the first,
 -- a failover or a full resynchronisation the second.
