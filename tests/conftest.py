@@ -41,9 +41,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=longer)
         items[:] = [item for item in items if item.get_closest_marker("long") is None]
     for item in items:
-        alone = item.get_closest_marker("chaos") is not None
-        item.add_marker(pytest.mark.xdist_group(item.nodeid if alone else str(item.path)))
-    items.sort(key=lambda item: item.get_closest_marker("chaos") is None)
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if _alone(item) else str(item.path)))
+    items.sort(key=lambda item: not _alone(item))
+
+
+def _alone(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("chaos", "simulation"))
 
 
 @pytest.fixture(scope="session")

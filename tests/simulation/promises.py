@@ -1,0 +1,120 @@
+"""What must be true when all is quiet, whatever has happened."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Engine, select
+
+from seckill.audit.audit import run_audit
+from seckill.audit.collect import BucketReader
+from seckill.domain.order import HOLDING_STATES, OrderState
+from seckill.ledger.looks import SQLAuditLedger
+from seckill.ledger.tables import collisions, losses, orders, sales
+from simulation.stores import KEYS
+from simulation.wire import Process, WireDatabase
+from simulation.world import World
+
+__all__ = ["broken_promises"]
+
+_LIVE = {state.value for state in HOLDING_STATES}
+
+
+@dataclass(frozen=True)
+class _Books:
+    orders: dict[str, Any]
+    lost: set[str]
+    stock_units: int
+    sold_units: int
+    collided: int
+
+    @classmethod
+    def read(cls, engine: Engine) -> "_Books":
+        with engine.connect() as connection:
+            rows = connection.execute(
+                select(orders.c.reservation_id, orders.c.user_id, orders.c.quantity, orders.c.state)
+            )
+            written = {row.reservation_id: row for row in rows}
+            lost = set(connection.scalars(select(losses.c.reservation_id)))
+            stock_units, sold_units = connection.execute(
+                select(sales.c.stock_units, sales.c.sold_units)
+            ).one()
+            collided = len(connection.execute(select(collisions.c.seq)).all())
+        return cls(written, lost, stock_units, sold_units, collided)
+
+
+async def broken_promises(world: World, engine: Engine, *, stock_units: int) -> list[str]:
+    """Every promise that is broken, in a few words each; empty when all are kept."""
+    books = _Books.read(engine)
+    live = [row for row in books.orders.values() if row.state in _LIVE]
+    live_units = sum(row.quantity for row in live)
+    users = Counter(row.user_id for row in live)
+    stock_left, holders = await _bucket(world)
+    broken = {
+        "oversold": live_units > min(stock_units, books.stock_units),
+        "a user has more than the limit": any(count > 1 for count in users.values()),
+        "the books' own sum is wrong": books.sold_units != live_units,
+        "stranded units": stock_left < books.stock_units - live_units,
+        "phantom units": stock_left > books.stock_units - live_units,
+        "buyers differ from orders": holders != {(row.user_id, row.reservation_id) for row in live},
+        "told yes, silently lost": any(
+            name not in books.orders and name not in books.lost for name in world.told
+        ),
+        "somebody else's order under my id": any(
+            name in books.orders and books.orders[name].user_id != user
+            for name, user in [*world.told.items(), *world.shown.items()]
+        ),
+        "two histories": books.collided > 0,
+    }
+    if not world.lossy:
+        broken |= {
+            "loss named though nothing was lost": bool(books.lost),
+            "compensated though nothing was lost": any(
+                books.orders[name].state == OrderState.COMPENSATED
+                for name in world.told
+                if name in books.orders
+            ),
+            "units withheld though nothing was lost": books.stock_units != stock_units,
+        }
+    found = [what for what, is_broken in broken.items() if is_broken]
+    return found + [f"audit: {kind}" for kind in await _audit(world, engine)]
+
+
+async def _bucket(world: World) -> tuple[int, set[tuple[str, str]]]:
+    """Units left in Redis, and who holds what there."""
+    reader = Process("reader", world.calls)
+    buckets = world.buckets_of(reader)
+
+    async def read() -> tuple[int, set[tuple[str, str]]]:
+        view = await buckets.look(world.bucket_id)
+        held = {
+            (user, world.ids.encode(holding.place))
+            async for some in buckets.holders(world.bucket_id)
+            for user, holdings in some
+            for holding in holdings
+        }
+        return view.stock_units, held
+
+    reading = reader.spawn("read", read())
+    await world.deliver_all()
+    return reading.result()
+
+
+async def _audit(world: World, engine: Engine) -> list[str]:
+    """What the service's own audit has to say."""
+    auditor = Process("auditor", world.calls)
+    database = WireDatabase(auditor, engine)
+    auditing = auditor.spawn(
+        "audit",
+        run_audit(
+            reader=BucketReader(world.redis_of(auditor), world.buckets_of(auditor), KEYS),
+            ledger=SQLAuditLedger(database, world.clock),  # type: ignore[arg-type]
+            reservation_ids=world.ids,
+            clock=world.clock,
+            marks_folder=None,
+        ),
+    )
+    while not auditing.done():
+        await world.deliver_all()
+        world.loop.advance(world.loop.next_timer_s or 0.0)
+    return sorted({finding.kind.value for finding in auditing.result().findings})
