@@ -291,6 +291,14 @@ class BucketMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.trusted in {Status.OK, Status.SERVER})
     @rule(really=st.integers(0, 2))
+    def doubt(self, really: int) -> None:
+        if really == 0:
+            self.run(self.buckets.doubt(BUCKET, self.model.epoch + 1))  # another one: left alone
+            self.run(self.buckets.doubt(BUCKET, self.model.epoch))
+            self.model.elsewhere = True
+
+    @precondition(lambda self: self.model.trusted in {Status.OK, Status.SERVER})
+    @rule(really=st.integers(0, 2))
     def fence_off(self, really: int) -> None:
         if really == 0:
             self.run(self.buckets.fence_off(BUCKET, self.model.epoch))

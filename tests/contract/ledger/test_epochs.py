@@ -79,6 +79,25 @@ async def test_a_bucket_behind_the_ledger_is_not_carried_on(
     assert await rows(database, epochs) == before
 
 
+async def test_a_release_that_redis_confirmed_and_then_forgot_is_not_carried_on_without(
+    ledger: SQLLedger,
+) -> None:
+    """Its event was lost with Redis: the unit was free in the books, and sold in Redis, for ever."""
+    shop = await open_shop(ledger)
+    cat = shop.admitted(1, "cat")
+    await ledger.epochs.mark_open(shop.bucket_id, 1)
+    await ledger.write([cat])
+    assert await ledger.epochs.confirmed_seq(shop.bucket_id, 1) == 0
+    await ledger.orders.cancel(IDS.encode(cat.place), cat.user_id, actor="buyer", reason="")
+    await ledger.confirm_releases([(IDS.encode(cat.place), 2)])
+    assert await ledger.epochs.known_seq(shop.bucket_id, 1) == 1
+    assert await ledger.epochs.confirmed_seq(shop.bucket_id, 1) == 2
+    with pytest.raises(EpochMoved, match="knows seq 2, beyond 1"):
+        await ledger.epochs.carry_on(shop.bucket_id, 1, 1, "restart")
+    assert await ledger.epochs.carry_on(shop.bucket_id, 1, 2, "restart") == 2
+    assert await ledger.epochs.confirmed_seq(shop.bucket_id, 1) == 2, "it is closed there"
+
+
 async def test_a_rebuild_counts_what_is_written_and_nothing_else(
     ledger: SQLLedger, database: Database
 ) -> None:

@@ -49,6 +49,7 @@ def test_nothing_behind_goes_on_at_once() -> None:
         (replace(CALM, hosts=[HERE, HostMarks("b", 91)]), "acknowledged to a buyer"),
         (replace(CALM, written_seq=91), "in the ledger"),
         (replace(CALM, carried_seq=91), "on its way"),
+        (replace(CALM, confirmed_seq=91), "confirmed by Redis"),
     ],
 )
 def test_whoever_knows_a_later_change_than_redis_has_it_rebuilt(

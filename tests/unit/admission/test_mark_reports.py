@@ -48,6 +48,21 @@ def test_unasked_only_what_is_new_is_reported_and_never_as_final() -> None:
     assert due == [ReportedMark(B, 1, 3, answered=False)]
 
 
+async def test_a_yes_after_the_final_report_is_reported_all_the_same(tmp_path: Path) -> None:
+    """A fence may be noticed before the bucket stands still: what is told until then must be known."""
+    ledger = MemoryFenceLedger([make_sale()])
+    here = make_folder_id(tmp_path)
+    reporter = MarkReporter(folder=tmp_path, here=here, ledger=ledger, clock=_Clock())
+    await ledger.notice(A, 1, "somebody does not trust it")
+    with MarkWriter(tmp_path, "web-0") as marks:
+        assert await reporter.report() == 1
+        assert ledger.reported[here, A, 1] == ReportedMark(A, 1, 0, answered=True)
+        marks.acknowledge(A, 1, 7)
+        assert await reporter.report() == 1
+        assert ledger.reported[here, A, 1].seq == 7
+        assert await reporter.report() == 0
+
+
 async def test_one_process_of_a_folder_reports_for_all_and_another_takes_its_place(
     tmp_path: Path,
 ) -> None:
