@@ -8,6 +8,7 @@ from sqlalchemy import Engine, select
 
 from seckill.audit.audit import run_audit
 from seckill.audit.collect import BucketReader
+from seckill.audit.report import Kind
 from seckill.domain.order import HOLDING_STATES, OrderState
 from seckill.ledger.looks import SQLAuditLedger
 from seckill.ledger.tables import collisions, losses, orders, sales
@@ -117,4 +118,9 @@ async def _audit(world: World, engine: Engine) -> list[str]:
     while not auditing.done():
         await world.deliver_all()
         world.loop.advance(world.loop.next_timer_s or 0.0)
-    return sorted({finding.kind.value for finding in auditing.result().findings})
+    kinds = {finding.kind for finding in auditing.result().findings}
+    if world.lossy:
+        # It says what is so: Redis lost the event of a release that the ledger knows by word, and
+        # nobody is harmed (docs/operate/audit.md). Where Redis lost nothing it would be a fault.
+        kinds.discard(Kind.LOST_EVENT)
+    return sorted(kind.value for kind in kinds)
