@@ -1,11 +1,13 @@
 """What every test may ask for. Servers live as long as the session; names live as long as a test."""
 
 import itertools
+import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 from redis.asyncio import Redis
 
@@ -47,6 +49,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _alone(item: pytest.Item) -> bool:
     return any(item.get_closest_marker(name) for name in ("chaos", "simulation"))
+
+
+@pytest.fixture(autouse=True)
+def logs_as_they_were() -> Iterator[None]:
+    """A command that runs inside a test sets up logging for its process, which is everybody's."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    if root.level != level:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -144,7 +144,11 @@ class FenceKeeper:
                 verdicts[current.bucket_id] = verdict
                 self._report(current.bucket_id, verdict, why)
         # Last: who reads of a sale there finds its bucket open.
-        await publish(self._redis, self._keys, [s for s in sales.values() if not s.closed])
+        newest = await self._ledger.sales()
+        # A sale that came while the others were looked at is published by who made it, and by the
+        # next look: the list from before would take it out of the catalogue again.
+        if all(sale.sale_id in sales for sale in newest):
+            await publish(self._redis, self._keys, [s for s in newest if not s.closed])
         return verdicts
 
     def _due(self, sale: Sale, bucket_id: BucketId) -> bool:
