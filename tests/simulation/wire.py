@@ -167,10 +167,13 @@ class _WirePipeline:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        pass
+        self._pipeline.reset()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pipeline, name)
+
+    async def watch(self, *names: str) -> Any:
+        return await self._process.call(Store.REDIS, "watch", lambda: self._pipeline.watch(*names))
 
     async def execute(self, raise_on_error: bool = True) -> Any:
         names = " ".join(str(command[0][0]) for command in self._pipeline.command_stack)

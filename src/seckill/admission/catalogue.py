@@ -10,13 +10,13 @@ item", since nobody knows.
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 import structlog
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, WatchError
 
 from seckill.admission.errors import StockUnavailable
 from seckill.admission.keys import Keys
@@ -38,32 +38,60 @@ POLL_MS: Final = 250
 UNKNOWN_MS: Final = 50
 """Nobody is told "no such item" of a sale that was published longer ago than this."""
 
+_PUBLISH_TRIES_MAX: Final = 20
 
-async def publish(redis: Redis, keys: Keys, sales: Iterable[Sale]) -> bool:
+
+async def publish(
+    redis: Redis,
+    keys: Keys,
+    sales: Iterable[Sale],
+    newest: Callable[[], Awaitable[Iterable[Sale] | None]] | None = None,
+) -> bool:
     """Write the catalogue unless it is there already; True when it was written.
 
+    Several may publish at once. Where ``newest`` is given the sales are read anew before they are
+    written, and what was written in between makes that begin again: so nobody takes a sale away
+    that was published after they read theirs.
+
+    Args:
+        newest: reads the sales; None leaves the catalogue as it is.
+
     Raises:
-        StockUnavailable: Redis cannot answer now.
+        StockUnavailable: Redis cannot answer now, or others publish all the time.
     """
-    fields = {sale.goods_id: msgspec.msgpack.encode(sale) for sale in sales}
-    digest = hashlib.blake2b(digest_size=16)
-    for goods_id in sorted(fields):
-        digest.update(fields[goods_id])
-    stamp = digest.digest()
-    hash_fields: dict[Any, Any] = {_STAMP: stamp, **fields}
+    fields = _fields_of(sales)
     try:
         async with redis.pipeline(transaction=False) as pipeline:
             pipeline.hget(keys.sales, _STAMP)
             pipeline.hlen(keys.sales)
-            if await pipeline.execute() == [stamp, len(hash_fields)]:
+            if await pipeline.execute() == [fields[_STAMP], len(fields)]:
                 return False
         async with redis.pipeline(transaction=True) as pipeline:
-            pipeline.delete(keys.sales)
-            pipeline.hset(keys.sales, mapping=hash_fields)
-            await pipeline.execute()
+            for _ in range(_PUBLISH_TRIES_MAX):
+                await pipeline.watch(keys.sales)
+                if newest is not None:
+                    found = await newest()
+                    if found is None:
+                        return False
+                    fields = _fields_of(found)
+                pipeline.multi()  # type: ignore[no-untyped-call]  # declares no types
+                pipeline.delete(keys.sales)
+                pipeline.hset(keys.sales, mapping=fields)
+                with contextlib.suppress(WatchError):
+                    await pipeline.execute()
+                    return True
+        raise WatchError(f"others have published {_PUBLISH_TRIES_MAX} times in between")
     except RedisError as error:
         raise unavailable(error) from error
-    return True
+
+
+def _fields_of(sales: Iterable[Sale]) -> dict[Any, Any]:
+    """The hash: each sale by its goods, and the stamp of them all."""
+    fields = {sale.goods_id: msgspec.msgpack.encode(sale) for sale in sales}
+    digest = hashlib.blake2b(digest_size=16)
+    for goods_id in sorted(fields):
+        digest.update(fields[goods_id])
+    return {_STAMP: digest.digest(), **fields}
 
 
 class Catalogue:

@@ -8,9 +8,10 @@ the ledger hands out each epoch once, and the scripts refuse a second opening.
 Source: rules 3 to 9 of the fence, docs/concepts.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +45,7 @@ from seckill.admission.rebuild import BucketRebuild
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.admission.scripts import Status
 from seckill.domain.clock import Clock
+from seckill.domain.ids import SaleId
 from seckill.domain.reservation import BucketId
 from seckill.domain.sale import Sale, SaleState
 
@@ -144,12 +146,18 @@ class FenceKeeper:
                 verdicts[current.bucket_id] = verdict
                 self._report(current.bucket_id, verdict, why)
         # Last: who reads of a sale there finds its bucket open.
-        newest = await self._ledger.sales()
-        # A sale that came while the others were looked at is published by who made it, and by the
-        # next look: the list from before would take it out of the catalogue again.
-        if all(sale.sale_id in sales for sale in newest):
-            await publish(self._redis, self._keys, [s for s in newest if not s.closed])
+        await publish(
+            self._redis, self._keys, _on_show(sales.values()), partial(self._shown, sales)
+        )
         return verdicts
+
+    async def _shown(self, looked_at: Mapping[SaleId, Sale]) -> list[Sale] | None:
+        """What is to be published; None when a sale has come whose bucket was not looked at.
+
+        Who made that sale publishes it, and so does the next look.
+        """
+        newest = await self._ledger.sales()
+        return _on_show(newest) if all(sale.sale_id in looked_at for sale in newest) else None
 
     def _due(self, sale: Sale, bucket_id: BucketId) -> bool:
         """Whether to look now: at a sale that is over only now and then, for there may be many."""
@@ -405,6 +413,10 @@ class FenceKeeper:
 
 
 _GONE_AT_ONCE: Final = "it was opened, and is not there any more"
+
+
+def _on_show(sales: Iterable[Sale]) -> list[Sale]:
+    return [sale for sale in sales if not sale.closed]
 
 
 def _suspected(fence: Fence | None, current: CurrentEpoch) -> bool:

@@ -20,11 +20,13 @@ from seckill.domain.events import Admitted
 from seckill.domain.ids import GoodsId, UserId
 from seckill.domain.outcomes import Outcome
 from seckill.domain.reservation import Place
+from seckill.domain.sale import Sale
 from services.redis import RedisServer
 from services.stage import (
     BUCKET,
     GOODS,
     ID_KEY,
+    MemoryFenceLedger,
     buy,
     events_of,
     make_sale,
@@ -444,6 +446,46 @@ async def test_a_full_hundred_units_to_one_buyer_in_one_batch_stay_within_the_li
         holdings = await gate.gate.buckets.holdings(BUCKET, UserId("A"))
         assert len(holdings) == len({h.attempt_id for h in holdings}) == 100
     assert (await buckets.look(BUCKET)).held_units == 100
+
+
+async def test_a_sale_stays_that_was_published_while_another_read_the_books(
+    redis: Redis, keys: Keys
+) -> None:
+    old, new = make_sale(), make_sale(sale_id=2, goods_id="g2")
+    await publish(redis, keys, [old])
+    reads = 0
+
+    async def newest() -> list[Sale]:
+        nonlocal reads
+        reads += 1
+        if reads > 1:
+            return [changed, new]
+        await publish(redis, keys, [old, new])
+        return [changed]  # as it was read a moment before
+
+    changed = make_sale(version=9)
+    assert await publish(redis, keys, [changed], newest)
+    assert {name.decode() for name in await redis.hkeys(keys.sales)} == {"", GOODS, "g2"}
+    assert reads == 2
+
+
+async def test_a_keeper_leaves_a_sale_in_the_catalogue_that_came_while_it_looked(
+    redis: Redis, keys: Keys, marks_folder: Path
+) -> None:
+    old, new = make_sale(), make_sale(sale_id=2, goods_id="g2")
+    await open_sale(redis, keys, old)
+
+    class Books(MemoryFenceLedger):
+        async def sales(self) -> list[Sale]:
+            read = list(self.held_sales)
+            if new not in read:
+                self.held_sales.append(new)
+                await publish(redis, keys, [old, new])
+            return read
+
+    keeper = Books([old]).keeper(redis, keys, marks_folder)
+    await keeper.keep()
+    assert await redis.hexists(keys.sales, "g2")
 
 
 async def test_memory_of_sales_that_are_over_is_given_back(
