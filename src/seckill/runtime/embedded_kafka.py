@@ -29,7 +29,8 @@ from confluent_kafka.admin import AdminClient
 from seckill.runtime.data_dir import number_in, write_atomically
 from seckill.runtime.errors import KafkaMissing, KafkaUnusable
 from seckill.runtime.free_ports import NoFreePort, choose_port
-from seckill.runtime.processes import created_at, ended_within, send_signal, works_in
+from seckill.runtime.log_tail import last_lines
+from seckill.runtime.processes import created_at, ended_by, works_in
 
 __all__ = ["KAFKA_VERSION", "EmbeddedKafka", "KafkaNode", "choose_nodes", "find_jars"]
 
@@ -341,12 +342,9 @@ class EmbeddedKafka:
         pid = number_in(self._pid_file)
         if not pid or not works_in(pid, self.folder, ("java",)):
             return
-        created_s = created_at(pid)
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            send_signal(pid, created_s, number)
-            if await ended_within(pid, created_s, _TERMINATE_TIMEOUT_MS):
-                return
-        raise KafkaUnusable(f"the Kafka of an earlier run (process {pid}) does not end")
+        ends = (signal.SIGTERM, signal.SIGKILL)
+        if not await ended_by(pid, created_at(pid), ends, _TERMINATE_TIMEOUT_MS):
+            raise KafkaUnusable(f"the Kafka of an earlier run (process {pid}) does not end")
 
     async def wait_ready(self) -> None:
         """Wait until it answers. The caller also watches for the death of the process.
@@ -388,13 +386,7 @@ class EmbeddedKafka:
 
     def last_words(self) -> str:
         """The last warnings of its log; may be empty."""
-        try:
-            with self._log.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - _LAST_WORDS_BYTES))
-                lines = file.read().decode("utf-8", "replace").splitlines()
-        except OSError:
-            return ""
+        lines = last_lines(self._log, bytes_max=_LAST_WORDS_BYTES)
         # A stack trace tells a person nothing: what is indented is left out.
         told = [line for line in lines if line.strip() and not line.startswith(("\t", " "))]
         return " / ".join(line.strip() for line in told[-_LAST_WORDS_LINES:])

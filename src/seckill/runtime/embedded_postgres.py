@@ -23,7 +23,8 @@ from typing import Any, Final
 from seckill.runtime.data_dir import number_in, write_atomically
 from seckill.runtime.errors import PostgresMissing, PostgresUnusable
 from seckill.runtime.free_ports import NoFreePort, choose_port
-from seckill.runtime.processes import created_at, ended_within, send_signal, works_in
+from seckill.runtime.log_tail import last_lines
+from seckill.runtime.processes import created_at, ended_by, works_in
 
 __all__ = ["EmbeddedPostgres", "PostgresPrograms", "as_account", "find_programs"]
 
@@ -273,13 +274,10 @@ class EmbeddedPostgres:
         pid = int(lines[_LINE_PID]) if lines and lines[_LINE_PID].strip().isdigit() else 0
         if not pid or not works_in(pid, self.data, ("postgres",)):
             return
-        created_s = created_at(pid)
         # Fast, immediate: never SIGKILL, which would leave the server's own children behind.
-        for number in (signal.SIGINT, signal.SIGQUIT):
-            send_signal(pid, created_s, number)
-            if await ended_within(pid, created_s, _TERMINATE_TIMEOUT_MS):
-                return
-        raise PostgresUnusable(f"the PostgreSQL of an earlier run (process {pid}) does not end")
+        ends = (signal.SIGINT, signal.SIGQUIT)
+        if not await ended_by(pid, created_at(pid), ends, _TERMINATE_TIMEOUT_MS):
+            raise PostgresUnusable(f"the PostgreSQL of an earlier run (process {pid}) does not end")
 
     def note_start(self) -> None:
         """To be called before each start: last words are looked for from here on."""
@@ -292,12 +290,10 @@ class EmbeddedPostgres:
         """The last warnings, or else lines, of the log since :meth:`note_start`; may be empty."""
         try:
             newest = max(self._logs(), key=lambda path: path.stat().st_mtime)
-            with newest.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(self._log_from.get(newest, 0), size - _LAST_WORDS_BYTES))
-                lines = file.read().decode("utf-8", "replace").splitlines()
         except (OSError, ValueError):
             return ""
+        since = self._log_from.get(newest, 0)
+        lines = last_lines(newest, bytes_max=_LAST_WORDS_BYTES, since=since)
         told = [line for line in lines if _TROUBLE.search(line)] or lines
         return " / ".join(line.strip() for line in told[-_LAST_WORDS_LINES:])
 

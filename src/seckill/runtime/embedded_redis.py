@@ -7,7 +7,6 @@ the whole service stands on. Only its configuration and the folder ``redis/`` ar
 import asyncio
 import contextlib
 import importlib.metadata
-import os
 import re
 import shutil
 import signal
@@ -20,7 +19,8 @@ from typing import Final, Literal
 from seckill.runtime.data_dir import DataDir, number_in, write_atomically
 from seckill.runtime.errors import RedisMissing, RedisUnusable
 from seckill.runtime.free_ports import NoFreePort, choose_port
-from seckill.runtime.processes import created_at, ended_within, send_signal, works_in
+from seckill.runtime.log_tail import last_lines
+from seckill.runtime.processes import created_at, ended_by, ended_within, works_in
 from seckill.runtime.redis_talk import RedisRefused, ask, process_id, shut_down
 
 __all__ = ["EmbeddedRedis", "RedisServer", "find_server"]
@@ -307,13 +307,7 @@ maxmemory-policy noeviction
 
     def last_words(self) -> str:
         """The last warnings, or else lines, of the log since :meth:`note_start`; may be empty."""
-        try:
-            with self._log.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(self._log_from, size - _LAST_WORDS_BYTES))
-                lines = file.read().decode("utf-8", "replace").splitlines()
-        except OSError:
-            return ""
+        lines = last_lines(self._log, bytes_max=_LAST_WORDS_BYTES, since=self._log_from)
         warnings = [line for line in lines if (m := _LOG_PREFIX.match(line)) and m[1] == "#"]
         chosen = (warnings or lines)[-_LAST_WORDS_LINES:]
         return " / ".join(_LOG_PREFIX.sub("", line).strip() for line in chosen if line.strip())
@@ -342,11 +336,9 @@ maxmemory-policy noeviction
                     and await ended_within(pid, created_s, _SHUTDOWN_TIMEOUT_MS)
                 ):
                     return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            send_signal(pid, created_s, number)
-            if await ended_within(pid, created_s, _TERMINATE_TIMEOUT_MS):
-                return
-        raise RedisUnusable(f"the Redis server of an earlier run (process {pid}) does not end")
+        ends = (signal.SIGTERM, signal.SIGKILL)
+        if not await ended_by(pid, created_s, ends, _TERMINATE_TIMEOUT_MS):
+            raise RedisUnusable(f"the Redis server of an earlier run (process {pid}) does not end")
 
 
 def _dotted(version: Version) -> str:

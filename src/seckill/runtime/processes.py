@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
 
-__all__ = ["created_at", "ended_within", "is_same", "send_signal", "works_in"]
+__all__ = ["created_at", "ended_by", "ended_within", "is_same", "send_signal", "works_in"]
 
 # The kernel counts a process's age from the boot, and the wall clock of the boot moves when the
 # clock of the machine is set. Two seconds cover that; a number is never used again so soon.
@@ -70,3 +71,21 @@ async def ended_within(pid: int, created_s: float, timeout_ms: int) -> bool:
             return False
         await asyncio.sleep(_POLL_S)
     return True
+
+
+async def ended_by(
+    pid: int, created_s: float, signals: Iterable[signal.Signals], timeout_ms: int
+) -> bool:
+    """Signal a process that is not a child of ours, each time harder, until it has ended.
+
+    Args:
+        timeout_ms: how long to wait after each signal.
+
+    Returns:
+        False: it did not end even after the last.
+    """
+    for number in signals:
+        send_signal(pid, created_s, number)
+        if await ended_within(pid, created_s, timeout_ms):
+            return True
+    return False
