@@ -1,5 +1,7 @@
 """Builds Redis clients: the one place that knows the client library's switches."""
 
+from typing import Any
+
 from redis import Redis as BlockingRedis
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -23,14 +25,9 @@ def connect(url: str, *, timeout_ms: int, connections_max: int = 64) -> Redis:
     """
     return Redis.from_url(
         url,
-        protocol=2,
-        socket_timeout=timeout_ms / 1000,
-        socket_connect_timeout=timeout_ms / 1000,
-        socket_keepalive=True,
-        health_check_interval=0,
         max_connections=connections_max,
         retry=Retry(NoBackoff(), 0),
-        retry_on_error=[],
+        **_options(timeout_ms),
     )
 
 
@@ -41,13 +38,16 @@ def connect_blocking(url: str, *, timeout_ms: int) -> BlockingRedis:
         url: as above.
         timeout_ms: as above.
     """
-    return BlockingRedis.from_url(
-        url,
-        protocol=2,
-        socket_timeout=timeout_ms / 1000,
-        socket_connect_timeout=timeout_ms / 1000,
-        socket_keepalive=True,
-        health_check_interval=0,
-        retry=BlockingRetry(NoBackoff(), 0),
-        retry_on_error=[],
-    )
+    return BlockingRedis.from_url(url, retry=BlockingRetry(NoBackoff(), 0), **_options(timeout_ms))
+
+
+def _options(timeout_ms: int) -> dict[str, Any]:
+    """What both kinds of clients are told."""
+    return {
+        "protocol": 2,
+        "socket_timeout": timeout_ms / 1000,
+        "socket_connect_timeout": timeout_ms / 1000,
+        "socket_keepalive": True,
+        "health_check_interval": 0,
+        "retry_on_error": [],
+    }

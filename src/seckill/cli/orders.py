@@ -104,8 +104,7 @@ def orders_show(
     if as_json:
         print_json(shown)
         return
-    for name, value in shown["order"].items():
-        typer.echo(f"{name:<16} {'-' if value is None else value}")
+    _tell_order(shown["order"])
     for move in shown["moves"]:
         why = f": {move['reason']}" if move["reason"] else ""
         typer.echo(
@@ -167,6 +166,10 @@ def _change(
     if as_json:
         print_json(row)
         return
+    _tell_order(row)
+
+
+def _tell_order(row: dict[str, object]) -> None:
     for name, value in row.items():
         typer.echo(f"{name:<16} {'-' if value is None else value}")
 

@@ -19,7 +19,7 @@ from seckill.admission.judging import Folder
 from seckill.domain.clock import Clock
 from seckill.domain.ids import GoodsId, ReservationId, SaleId
 from seckill.domain.order import OrderState
-from seckill.domain.reservation import BucketId, Place
+from seckill.domain.reservation import BucketId
 from seckill.ledger import statements
 from seckill.ledger.engine import Database
 from seckill.ledger.losses import FENCE_INSERTS
@@ -361,33 +361,6 @@ class FenceBook:
             return [await _statement(connection, row) for row in rows]
 
         return await self._database.read("read what the fence did", work)
-
-    async def lost_among(self, reservation_ids: Sequence[ReservationId]) -> set[ReservationId]:
-        """Which of some reservations are named as lost."""
-
-        async def work(connection: AsyncConnection) -> set[ReservationId]:
-            found: set[ReservationId] = set()
-            for some in statements.chunks(reservation_ids):
-                named = await connection.scalars(
-                    select(losses.c.reservation_id).where(losses.c.reservation_id.in_(some))
-                )
-                found.update(ReservationId(name) for name in named)
-            return found
-
-        return await self._database.read("read which reservations are lost", work)
-
-    async def losses_of_bucket(self, bucket_id: BucketId) -> list[Place]:
-        """The places of a bucket that are named as lost, in order."""
-
-        async def work(connection: AsyncConnection) -> list[Place]:
-            rows = await connection.execute(
-                select(losses.c.epoch, losses.c.seq)
-                .where(statements.in_bucket(losses, bucket_id))
-                .order_by(losses.c.epoch, losses.c.seq)
-            )
-            return [Place(bucket_id.sale_id, epoch, bucket_id.bucket, seq) for epoch, seq in rows]
-
-        return await self._database.read("read what was lost", work)
 
 
 def _ends(epoch: int, newest: int, newest_state: str) -> bool:
