@@ -19,7 +19,7 @@ from seckill.ledger.batch import Batch
 from seckill.ledger.engine import Database
 from seckill.ledger.errors import KeyTaken, WrongState
 from seckill.ledger.moves import lock_with_sale, move_orders, read_order
-from seckill.ledger.records import check_actor, check_reason, record_action
+from seckill.ledger.records import check_actor, check_reason, record_order_action
 from seckill.ledger.tables import orders, releases
 from seckill.pipeline.ports import PendingRelease, WriteReport
 
@@ -137,18 +137,14 @@ class OrderBook:
             if not moved and order.state != OrderState.CANCELLED:
                 raise WrongState(order, OrderState.CANCELLED)
             if moved and by_operator:
-                await record_action(
+                await record_order_action(
                     connection,
+                    order,
+                    OrderState.AWAITING_PAYMENT,
                     at_ms=now_ms,
                     actor=actor,
                     action="cancel_order",
-                    sale_id=order.sale_id,
-                    detail={
-                        "reason": reason,
-                        "reservation_id": reservation_id,
-                        "before": {"state": OrderState.AWAITING_PAYMENT.value},
-                        "after": {"state": OrderState.CANCELLED.value},
-                    },
+                    reason=reason,
                 )
             return order
 

@@ -33,7 +33,7 @@ from seckill.ledger import statements
 from seckill.ledger.engine import Database
 from seckill.ledger.errors import DeadlinePassed, EventIdReused, TooManyPayments, WrongState
 from seckill.ledger.moves import MovingOrder, lock_with_sale, move_orders, read_order
-from seckill.ledger.records import check_actor, check_reason, record_action
+from seckill.ledger.records import check_actor, check_reason, record_order_action
 from seckill.ledger.tables import orders, payment_events, payments, sales
 from seckill.pipeline.ports import DuePayment, LateVerdict
 
@@ -514,18 +514,14 @@ class PaymentBook:
                 reason=reason or f"refunded by {actor}",
                 next_try_at_ms=now_ms,
             )
-            await record_action(
+            await record_order_action(
                 connection,
+                order,
+                OrderState.PAID,
                 at_ms=now_ms,
                 actor=actor,
                 action="refund_order",
-                sale_id=order.sale_id,
-                detail={
-                    "reason": reason,
-                    "reservation_id": reservation_id,
-                    "before": {"state": OrderState.PAID.value},
-                    "after": {"state": OrderState.REFUND_DUE.value},
-                },
+                reason=reason,
             )
             return order
 

@@ -8,9 +8,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from seckill.domain.errors import InvalidValue
 from seckill.domain.ids import SaleId
+from seckill.domain.order import Order, OrderState
 from seckill.ledger.tables import ACTOR_CHARS_MAX, REASON_CHARS_MAX, actions
 
-__all__ = ["check_actor", "check_reason", "record_action"]
+__all__ = ["check_actor", "check_reason", "record_action", "record_order_action"]
 
 _ADD_ACTION: Final = insert(actions)
 
@@ -66,5 +67,36 @@ async def record_action(
             "action": action,
             "sale_id": sale_id,
             "detail": msgspec.json.encode(detail).decode(),
+        },
+    )
+
+
+async def record_order_action(
+    connection: AsyncConnection,
+    order: Order,
+    before: OrderState,
+    *,
+    at_ms: int,
+    actor: str,
+    action: str,
+    reason: str,
+) -> None:
+    """Write an operator's move of an order into the action log.
+
+    Args:
+        order: as it is after the move.
+        before: its state before.
+    """
+    await record_action(
+        connection,
+        at_ms=at_ms,
+        actor=actor,
+        action=action,
+        sale_id=order.sale_id,
+        detail={
+            "reason": reason,
+            "reservation_id": order.reservation_id,
+            "before": {"state": before.value},
+            "after": {"state": order.state.value},
         },
     )
