@@ -267,6 +267,7 @@ class Batcher:
             Whether Redis has decided all that was in it.
         """
         backoff_ms = _BACKOFF_MS_MIN
+        cause = "timeout"
         asked = len(batch)
         try:
             while batch:
@@ -289,7 +290,8 @@ class Batcher:
                     batch = self._in_time(batch, cause)
                     await asyncio.sleep(backoff_ms / 1000)
                     backoff_ms = min(backoff_ms * 2, _BACKOFF_MS_MAX)
-                batch = self._in_time(batch, "timeout")
+                # Who runs out of time while a failed call is made again does so by that failure.
+                batch = self._in_time(batch, cause)
         except asyncio.CancelledError:
             self._give_up(batch, "redis")
             raise

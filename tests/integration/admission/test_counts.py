@@ -78,7 +78,10 @@ async def test_a_buyer_costs_a_stated_number_of_bytes_and_a_refused_one_none(
         found: list[bytes] = await redis.execute_command("DEBUG", "DIGEST-VALUE", *all_names)
         return found
 
-    async with open_gate(redis_server.url, keys, marks_folder) as gate:
+    patient = Bounds(queue_wait_ms_max=60_000)  # a busy machine must not send anybody away here
+    async with open_gate(
+        redis_server.url, keys, marks_folder, timeout_ms=10_000, bounds=patient
+    ) as gate:
         first = await buy([gate], [f"user-{n:05}" for n in range(10_000)])
         assert {d.outcome for d in first} == {Outcome.SUCCESS}
     buyers_bytes = await redis.memory_usage(names.buyers, samples=0)

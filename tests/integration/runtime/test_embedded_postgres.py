@@ -141,11 +141,15 @@ async def test_it_ends_when_the_supervisor_is_killed(folder: Path) -> None:
     python = shutil.which("python")
     assert python
     supervisor = await asyncio.create_subprocess_exec(
-        python, "-c", script, str(folder), stdout=asyncio.subprocess.PIPE
-    )
+        python, "-c", script, str(folder),
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
     assert supervisor.stdout
+    assert supervisor.stderr
     async with asyncio.timeout(30):
-        pid = int(await supervisor.stdout.readline())
+        said = await supervisor.stdout.readline()
+        assert said, (await supervisor.stderr.read()).decode()
+        pid = int(said)
         assert (folder / "data" / "postmaster.pid").exists()
         supervisor.send_signal(signal.SIGKILL)
         await supervisor.wait()
