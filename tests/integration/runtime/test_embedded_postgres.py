@@ -1,9 +1,9 @@
 """The PostgreSQL that is started for you: private, kept from run to run, never left behind."""
 
 import asyncio
-import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -138,10 +138,8 @@ async def test_it_ends_when_the_supervisor_is_killed(folder: Path) -> None:
         "    await asyncio.Event().wait()\n"
         "asyncio.run(main())\n"
     )
-    python = shutil.which("python")
-    assert python
     supervisor = await asyncio.create_subprocess_exec(
-        python, "-c", script, str(folder),
+        sys.executable, "-c", script, str(folder),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert supervisor.stdout

@@ -20,6 +20,10 @@ __all__ = ["TopicFacts", "ensure_topics"]
 _log = structlog.get_logger()
 
 _ASK_S: Final = 10.0
+_MAKE_S: Final = 30.0
+"""Making writes to the brokers' disks, which may be busy."""
+_GRACE_S: Final = 5.0
+"""The client's own time-out comes first, and says more."""
 _POLL_S: Final = 0.05
 _COPIES_USUAL: Final = 3
 _DAY_MS: Final = 24 * 3600 * 1000
@@ -109,9 +113,9 @@ def _ensure(options: KafkaOptions) -> tuple[TopicFacts, TopicFacts]:
 
 def _make(admin: AdminClient, topic: NewTopic) -> bool:
     """True when it was made, False when it is there already."""
-    future = admin.create_topics([topic], request_timeout=_ASK_S)[topic.topic]
+    making = admin.create_topics([topic], operation_timeout=_MAKE_S, request_timeout=_MAKE_S)
     try:
-        future.result(_ASK_S)
+        _answer(making[topic.topic], _MAKE_S)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
@@ -119,6 +123,19 @@ def _make(admin: AdminClient, topic: NewTopic) -> bool:
             return False  # somebody else made it, or we may not make any
         raise
     return True
+
+
+def _answer(future: Any, within_s: float) -> Any:
+    """What the brokers say to one request.
+
+    Raises:
+        KafkaException: they refuse, or say nothing in time.
+    """
+    try:
+        return future.result(within_s + _GRACE_S)
+    except TimeoutError:
+        silent = KafkaError(KafkaError._TIMED_OUT, "no answer in time")  # noqa: SLF001
+        raise KafkaException(silent) from None
 
 
 def _exists(admin: AdminClient, name: str) -> bool:
@@ -142,7 +159,8 @@ def _until_known(admin: AdminClient, name: str) -> Any:
 def _look(admin: AdminClient, name: str, *, made: bool) -> TopicFacts:
     found = _until_known(admin, name)
     resource = ConfigResource(ResourceType.TOPIC, name)
-    config: Any = admin.describe_configs([resource])[resource].result(_ASK_S)
+    asked = admin.describe_configs([resource], request_timeout=_ASK_S)
+    config = _answer(asked[resource], _ASK_S)
     copies = min((len(p.replicas) for p in found.partitions.values()), default=0)
     policy = config["cleanup.policy"].value
     if "compact" in policy:
