@@ -77,6 +77,8 @@ def test_what_a_run_writes_is_nobody_elses_business(service: SeckillService) -> 
 
 
 def test_the_start_says_what_it_does_and_then_what_to_type(service: SeckillService) -> None:
+    # It takes traffic a moment before it says so.
+    wait_until("the start says how it ends", lambda: "Ctrl-C" in service.log())
     log = service.log()
     lines = log.splitlines()
     assert lines[0].startswith(f"starting Seckill {__version__} on the data directory ")

@@ -32,6 +32,7 @@ from services.stage import (
     open_sale,
     until,
 )
+from services.stopwatch import Stopwatch
 
 STALENESS_MS = 250
 
@@ -108,6 +109,7 @@ async def test_what_comes_back_is_sold_within_the_stated_bound_though_nobody_is_
             places = [(UserId(user), ids.decode(d.reservation_id or "")) for user, d in back]
             await buckets.release(BUCKET, 1, [(u, p) for u, p in places if p is not None])
         came_back = time.monotonic()
+        watch = Stopwatch()
         sold = [0, 0, 0]
         first_sale: dict[int, float] = {}
         while sum(sold) < units:
@@ -119,7 +121,8 @@ async def test_what_comes_back_is_sold_within_the_stated_bound_though_nobody_is_
                     sold[at] += 1
                     first_sale.setdefault(at, time.monotonic() - came_back)
             # What a gate answers is true to Redis once its bound is over, whoever sold the units.
-            assert time.monotonic() - came_back < STALENESS_MS / 1000 + 0.3
+            assert watch.seconds < STALENESS_MS / 1000 + 0.3
+        watch.stop()
         print(  # noqa: T201  -- a measurement, shown by `-s`
             f"C50: {units} units back, sold after {[f'{s * 1000:.0f} ms' for s in first_sale.values()]}"
         )
@@ -143,14 +146,14 @@ async def test_a_flag_falls_at_its_bound_also_when_redis_cannot_be_asked(
         proxy.refuse()
         cut_at = time.monotonic()
         last = cut_at
-        while time.monotonic() < cut_at + 1:
-            answer = await gate.buy(f"late-{time.monotonic()}")
+        while (asked_at := time.monotonic()) < cut_at + 1:
+            answer = await gate.buy(f"late-{asked_at}")
             if answer.outcome is Outcome.SOLD_OUT:
-                last = time.monotonic()
+                last = asked_at
             else:
                 assert answer.outcome is Outcome.UNDECIDED
             await asyncio.sleep(0.005)
-        assert last - cut_at <= STALENESS_MS / 1000 + 0.02
+        assert last - cut_at <= STALENESS_MS / 1000
         proxy.serve_again()
 
         async def true_again() -> bool:
@@ -243,7 +246,7 @@ async def test_the_watch_ends_when_nobody_asks_any_more(
     await gates[0].buy("A")
     await raise_flags(gates[:1])
     flag = gates[0].gate._lanes[BUCKET].flag
-    await until(lambda: not flag.watching, within_s=2)
+    await until(lambda: not flag.watching)
     assert (await gates[0].buy("B")).outcome is Outcome.SOLD_OUT  # by Redis, and watched again
     assert flag.watching
 

@@ -81,7 +81,7 @@ def parts(entries: int) -> tuple[MemoryChannel, MemoryOrderLedger, Counts, Order
     return channel, ledger, counts, OrderWorker(channel=channel, ledger=ledger, observer=counts)
 
 
-async def run_until(worker: OrderWorker, done: object, within_s: float = 5) -> None:
+async def run_until(worker: OrderWorker, done: object, within_s: float = 30) -> None:
     stop = asyncio.Event()
     assert callable(done)
     running = asyncio.create_task(worker.run(stop))
