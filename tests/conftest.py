@@ -3,6 +3,7 @@
 import itertools
 import logging
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -35,8 +36,11 @@ _numbers = itertools.count(1)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What belongs to this run, and what goes together when several processes share it.
 
-    ``long`` tests are for ``scripts/chaos``, which says how many rounds it wants. A module keeps to one process, since its tests may share a service. Those that kill their own
-    service are long and share nothing: each goes alone, and first, so that none is left for the end.
+    ``long`` tests are for ``scripts/chaos``, which says how many rounds it wants. A module keeps to
+    one process, since its tests may share a service. Those that kill their own service, and the
+    simulation, are long and share nothing: each goes alone, and first, so that none is left for the
+    end. The first kind mostly waits and the second mostly computes, so they take turns. Next are
+    the modules that run a whole service.
     """
     if "SECKILL_CHAOS_ROUNDS" not in os.environ:
         longer = [item for item in items if item.get_closest_marker("long") is not None]
@@ -44,7 +48,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item.get_closest_marker("long") is None]
     for item in items:
         item.add_marker(pytest.mark.xdist_group(item.nodeid if _alone(item) else str(item.path)))
-    items.sort(key=lambda item: not _alone(item))
+    turns: Counter[str] = Counter()
+
+    def turn(item: pytest.Item) -> tuple[int, int]:
+        if not _alone(item):
+            return (1 if "e2e" in item.path.parts else 2), 0
+        kind = "waits" if item.get_closest_marker("chaos") else "computes"
+        turns[kind] += 1
+        return 0, turns[kind]
+
+    items.sort(key=turn)
 
 
 def _alone(item: pytest.Item) -> bool:
