@@ -1,6 +1,7 @@
 """Rounds of trouble: a sale of its own for each, buyers who do not give up, then the books.
 
-SECKILL_CHAOS_ROUNDS (3) and SECKILL_CHAOS_SEED set length and luck of every test that uses this.
+SECKILL_CHAOS_ROUNDS (3) and SECKILL_CHAOS_SEED set length and luck of every test that uses this;
+SECKILL_CHAOS_OUTAGES=whole, as scripts/chaos has it, lets an outage last as long as it would.
 """
 
 import asyncio
@@ -28,12 +29,13 @@ from seckill.stress.target import Target
 from services.seckill_service import SeckillService, wait_until
 
 __all__ = [
-    "LOAD_S", "ROUNDS", "SEED", "all_rounds", "check", "kill_environment", "rounds_with_deaths",
+    "LOAD_S", "ROUNDS", "SEED", "WHOLE_OUTAGES", "all_rounds", "check", "kill_environment", "rounds_with_deaths",
     "run_round",
 ]  # fmt: skip
 
 ROUNDS: Final = int(os.environ.get("SECKILL_CHAOS_ROUNDS", "3"))
 SEED: Final = int(os.environ.get("SECKILL_CHAOS_SEED", "20261201"))
+WHOLE_OUTAGES: Final = os.environ.get("SECKILL_CHAOS_OUTAGES") == "whole"
 
 LOAD_S: Final = 2.5
 _KILL_POINTS: Final = str(Path(__file__).parent / "kill_points")
@@ -149,6 +151,7 @@ def rounds_with_deaths(service: SeckillService) -> None:
         check(service, number, report, found)
         deaths, before = service.log().count("a part died"), deaths
         counted += deaths > before
+        print(f"round {number}: {deaths} deaths so far, {report.unique_reservations} told")  # noqa: T201
         if counted == ROUNDS:
             return
     pytest.fail(f"somebody died in only {counted} of {ROUNDS * 5} rounds: the test shows nothing")
@@ -158,3 +161,4 @@ def all_rounds(service: SeckillService, disturb: Callable[[random.Random], None]
     for number in range(ROUNDS):
         report, found = run_round(service, number, disturb)
         check(service, number, report, found)
+        print(f"round {number}: {report.unique_reservations} told, each has its order")  # noqa: T201

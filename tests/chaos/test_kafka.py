@@ -22,6 +22,7 @@ from chaos.rounds import (
     LOAD_S,
     ROUNDS,
     SEED,
+    WHOLE_OUTAGES,
     all_rounds,
     kill_environment,
     rounds_with_deaths,
@@ -34,7 +35,7 @@ __all__ = ["kafka_broker"]
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 
-AWAY_S = 30.0 if ROUNDS >= 20 else 3.0
+AWAY_S = 30.0 if WHOLE_OUTAGES else 3.0
 _POINTS = (
     "relay.before_produce:25",
     "relay.after_produce:25",

@@ -28,7 +28,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from chaos.rounds import ROUNDS, SEED
+from chaos.rounds import ROUNDS, SEED, WHOLE_OUTAGES
 from seckill.admission.scripts import ADMIT, Status
 from seckill.domain.errors import SeckillError
 from seckill.domain.ids import GoodsId
@@ -340,7 +340,7 @@ def test_one_reaper_is_killed_one_is_frozen_and_one_order_cannot_be_expired(
     tmp_path: Path, postgres_server: Any
 ) -> None:
     """C80: all orders are due in the same second; the last reaper does it, each order once."""
-    orders = 1_000 if ROUNDS < 20 else 10_000
+    orders = 10_000 if WHOLE_OUTAGES else 1_000
     url = postgres_server.create_database()
     luck = random.Random(SEED)
     with _service(tmp_path, SECKILL_REAPER="none", SECKILL_DATABASE_URL=url) as service:
