@@ -278,9 +278,11 @@ async def test_a_frozen_server_shows_in_the_latency_of_every_click_meant_for_tha
 
 async def test_the_planned_instants_reach_the_server() -> None:
     shop = Shop(0)
-    report = await run(shop, buyers=50, clicks=1, arrival=Arrival.UNIFORM, over_s=1.0, seed=3)
+    with stopwatch() as watch:
+        report = await run(shop, buyers=50, clicks=1, arrival=Arrival.UNIFORM, over_s=1.0, seed=3)
     arrivals = [request.at_s for request in shop.posts]
-    assert 0.7 < max(arrivals) - min(arrivals) < 1.8
+    assert max(arrivals) - min(arrivals) > 0.7
+    assert watch.seconds < 3
     assert report.send_lag.count == 50
 
 
