@@ -1,6 +1,5 @@
 """What every test may ask for. Servers live as long as the session; names live as long as a test."""
 
-import itertools
 import logging
 import os
 from collections import Counter
@@ -14,6 +13,7 @@ from redis.asyncio import Redis
 
 from seckill.admission.keys import Keys
 from seckill.admission.redis_client import connect
+from services.names import own_name
 from services.redis import RedisServer
 
 # `ci` finds the same examples on every machine; `wild` looks further, with a seed that is printed.
@@ -28,8 +28,6 @@ settings.register_profile(
 )
 settings.register_profile("wild", parent=settings.get_profile("ci"), derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
-
-_numbers = itertools.count(1)
 
 
 @pytest.hookimpl(trylast=True)
@@ -99,7 +97,7 @@ def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
 @pytest.fixture
 def keys() -> Keys:
     """Key names that no other test has."""
-    return Keys(prefix=f"t{os.getpid()}-{next(_numbers)}")
+    return Keys(prefix=own_name())
 
 
 @pytest.fixture

@@ -7,13 +7,11 @@ skipped with one line that says so; with CI=true they fail.
 """
 
 import asyncio
-import itertools
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
-import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,10 +24,10 @@ from seckill.pipeline.kafka.options import KafkaOptions
 from seckill.runtime.embedded_kafka import EmbeddedKafka, KafkaNode, choose_nodes, find_jars
 from seckill.runtime.errors import KafkaMissing
 from services.missing import skip_without
+from services.names import own_name
 
 __all__ = ["KafkaBroker", "KafkaCluster", "jars_or_skip", "kafka_broker", "own_options"]
 
-_numbers = itertools.count(1)
 _LAUNCHER = ThreadPoolExecutor(1, "kafka launcher")
 
 _TEST_OPTIONS = {
@@ -181,7 +179,7 @@ class _GivenBroker(KafkaBroker):
 
 def own_options(bootstrap: str, **changes: Any) -> KafkaOptions:
     """Names that no other test has; a dead member of the group is noticed within seconds."""
-    name = f"t{os.getpid()}-{uuid.uuid4().hex[:6]}-{next(_numbers)}"
+    name = own_name()
     options = KafkaOptions(
         bootstrap=bootstrap,
         topic=f"{name}-orders",

@@ -4,7 +4,6 @@
 installed the tests that ask for it are skipped with one line that says so; with CI=true they fail.
 """
 
-import itertools
 import os
 import shutil
 import signal
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from services.missing import skip_without
+from services.names import own_name
 from services.redis import free_port
 
 __all__ = ["PostgresServer", "find_postgres", "postgres_server"]
@@ -44,7 +44,6 @@ class PostgresServer:
         # Not below pytest's own folder: only root may enter that, and PostgreSQL refuses root.
         self.folder = Path(tempfile.mkdtemp(prefix="seckill-postgres-"))
         self.port = free_port()
-        self._numbers = itertools.count(1)
         self._process: subprocess.Popen[bytes] | None = None
         if os.getuid() == 0:
             shutil.chown(self.folder, _SUPERUSER, _SUPERUSER)
@@ -93,7 +92,7 @@ class PostgresServer:
 
     def create_database(self, template: str = "template0") -> str:
         """Make a database, empty or as a copy of another; returns its URL."""
-        name = f"t{os.getpid()}_{next(self._numbers)}"
+        name = own_name().replace("-", "_")
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return f"postgresql://{_SUPERUSER}@127.0.0.1:{self.port}/{name}"
 

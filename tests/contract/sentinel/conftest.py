@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from contract.sentinel.places import FilePlace, LayeredPlace, Place, RedisPlace
+from services.names import own_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
     from seckill.sentinel.stores import VersionedStore
     from services.redis import RedisServer
-
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(params=["file", "redis", "redis before file"])
@@ -30,7 +27,7 @@ def place(
         yield folder
         return
     with redis_server.client() as client:
-        there = RedisPlace(client, f"t{os.getpid()}-{next(_numbers)}")
+        there = RedisPlace(client, own_name())
         yield there if request.param == "redis" else LayeredPlace(there, folder)
 
 

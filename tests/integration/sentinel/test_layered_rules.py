@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -24,6 +22,7 @@ from seckill.sentinel.stores import (
     RuleFollower,
     RuleStoreAway,
 )
+from services.names import own_name
 from unit.sentinel.engines import make_bench
 
 if TYPE_CHECKING:
@@ -33,12 +32,11 @@ if TYPE_CHECKING:
 
 FIFTY = '[{"resource":"seckill-jk","count":50.0}]'
 OBEYING = Path(__file__).with_name("obeying.py")
-_numbers = itertools.count(1)
 
 
 @pytest.fixture
 def namespace() -> str:
-    return f"rules{os.getpid()}-{next(_numbers)}"
+    return own_name()
 
 
 @pytest.fixture

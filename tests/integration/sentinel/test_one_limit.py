@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-import itertools
 import json
-import os
 import sys
 import threading
 import time
@@ -20,6 +18,7 @@ from seckill.sentinel import ClusterConfig, Entry, FlowRule, ParamFlowRule, Sent
 from seckill.sentinel.redis import LeaseSettings, RedisTokenSource, ThreadedRedisTokenSource
 from seckill.sentinel.redis.keys import SentinelKeys
 from seckill.sentinel.words import ThresholdType
+from services.names import own_name
 from services.proxy import TCPProxy
 
 if TYPE_CHECKING:
@@ -34,12 +33,11 @@ ONE_MORE = FlowRule(
     cluster_config=ClusterConfig(flow_id=99, threshold_type=ThresholdType.GLOBAL),
 )  # fmt: skip
 AWAY = TokenStatus.UNAVAILABLE
-_numbers = itertools.count(1)
 
 
 @pytest.fixture
 def namespace() -> str:
-    return f"limit{os.getpid()}-{next(_numbers)}"
+    return own_name()
 
 
 def blocks(count: int, workers: int) -> int:
