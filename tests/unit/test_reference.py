@@ -31,11 +31,6 @@ def test_each_command_and_each_option_says_what_it_is() -> None:
             assert parameter.help, f"{name} {parameter.opts[0]} has no help"
 
 
-def test_what_only_the_program_itself_starts_is_not_shown() -> None:
-    assert "seckill serve" in commands()
-    assert not any("internal" in name for name in commands())
-
-
 def _named(path: Path) -> str:
     return str(path.relative_to(REPOSITORY))
 

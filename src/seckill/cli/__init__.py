@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from seckill import __version__
 from seckill.cli.bench import bench_app
 from seckill.cli.dead_letters import dead_letters_app
 from seckill.cli.orders import orders_app
@@ -18,8 +17,9 @@ from seckill.cli.rules import rules_app
 from seckill.cli.run import run_app
 from seckill.cli.sale import sale_app
 from seckill.cli.stress import stress_app
-from seckill.domain.errors import InvalidValue, SeckillError
-from seckill.runtime.errors import SettingsInvalid
+from seckill.domain.errors import SeckillError
+from seckill.runtime.gc_tuning import bound_collections
+from seckill.runtime.program import exit_code
 
 __all__ = ["app", "main"]
 
@@ -59,6 +59,8 @@ app.add_typer(bench_app, name="bench")
 
 def _tell_version(asked: bool) -> None:
     if asked:
+        from seckill import __version__  # noqa: PLC0415
+
         typer.echo(f"seckill {__version__}")
         raise typer.Exit
 
@@ -79,20 +81,13 @@ def main() -> None:
     """Run the command line. An error is one sentence on standard error, never a stack trace."""
     # What this program and its children write (the ledger, Redis' files) is nobody else's business.
     os.umask(0o077)
+    bound_collections()
     try:
         app()
-    except InvalidValue as error:
-        _fail(f"{error.field}: {error.rule}", 2)
-    except SettingsInvalid as error:
-        _fail(str(error), 2)
     except SeckillError as error:
-        _fail(str(error), 1)
+        typer.echo(f"seckill: {error}", err=True)
+        sys.exit(exit_code(error))
     except BrokenPipeError:
         # Whoever read our output has had enough; the interpreter must not flush into it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
-
-
-def _fail(sentence: str, code: int) -> None:
-    typer.echo(f"seckill: {sentence}", err=True)
-    sys.exit(code)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seckill import __version__
 from seckill.cli.shared import DataDirOption, JSONOption, load, of_running_service, print_json
 from seckill.domain.errors import InvalidValue
 
@@ -47,6 +46,7 @@ def serve(
     Ctrl-C ends it cleanly; the next start goes on with the same data. Every other setting, its
     bounds and its default: `seckill settings` and docs/reference/settings.md.
     """
+    from seckill import __version__  # noqa: PLC0415
     from seckill.runtime.demo_hint import demo_hint, own_command  # noqa: PLC0415
     from seckill.runtime.logs import configure_logging  # noqa: PLC0415
     from seckill.runtime.preparing import prepare_in_child  # noqa: PLC0415
@@ -174,46 +174,6 @@ def reaper(
         )
 
     run_reaper(settings, slot, on_begin=tell)
-
-
-@run_app.command(hidden=True)
-def internal(
-    role: str,
-    slot: Annotated[int, typer.Option()],
-    demo: Annotated[bool, typer.Option("--demo")] = False,
-) -> None:
-    """One process of `seckill serve`; started by it, with its settings in the environment."""
-    from seckill.runtime.settings import load_settings  # noqa: PLC0415
-
-    _check_slot(slot)
-    settings = load_settings().settings
-    match role:
-        case "web":
-            from seckill.runtime.web_role import run_web  # noqa: PLC0415
-
-            run_web(settings, slot)
-        case "worker":
-            from seckill.runtime.roles import run_worker  # noqa: PLC0415
-
-            run_worker(settings, slot)
-        case "sentinel":
-            from seckill.runtime.sentinel_role import run_sentinel  # noqa: PLC0415
-
-            run_sentinel(settings, slot)
-        case "relay":
-            from seckill.runtime.relay_role import run_relay  # noqa: PLC0415
-
-            run_relay(settings, slot)
-        case "reaper":
-            from seckill.runtime.roles import run_reaper  # noqa: PLC0415
-
-            run_reaper(settings, slot)
-        case "prepare":
-            from seckill.runtime.roles import run_prepare  # noqa: PLC0415
-
-            run_prepare(settings, demo=demo)
-        case _:
-            raise InvalidValue("role", "must be prepare, web, worker, relay, reaper or sentinel")
 
 
 def _check_slot(slot: int) -> None:

@@ -6,11 +6,11 @@ are needed here for a second: so a child does this, and the supervisor never loa
 
 import asyncio
 import os
-import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable
 
 from seckill.runtime.errors import PrepareFailed
+from seckill.runtime.program import program_command
 from seckill.runtime.settings import Settings
 from seckill.runtime.settings_report import settings_environment
 
@@ -28,9 +28,8 @@ async def prepare_in_child(
     Raises:
         PrepareFailed: with the sentence that the child ended with.
     """
-    command = [sys.executable, "-m", "seckill", "internal", "prepare", "--slot", "0"]
     process = await asyncio.create_subprocess_exec(
-        *command,
+        *program_command("prepare", 0),
         *(["--demo"] if demo else []),
         stdin=DEVNULL,
         stdout=DEVNULL,

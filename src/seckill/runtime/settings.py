@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
-from pydantic_core import ErrorDetails
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
 )
+from pydantic_core import ErrorDetails
 
 from seckill.runtime.bind_address import BindAddress
 from seckill.runtime.contradictions import contradictions
@@ -163,6 +165,8 @@ def _as_jwks_url(text: str) -> str:
 
 
 def _as_dashboards(text: str) -> str:
+    if not text:
+        return text
     # Only who has a dashboard pays for loading its client.
     from seckill.sentinel.transport.heartbeat import Dashboard  # noqa: PLC0415
 
@@ -251,15 +255,15 @@ def _provider_for(earlier: Mapping[str, Any]) -> str:
 Count = Annotated[int, BeforeValidator(_no_switch)]
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """The settings in force. Read-only; made by :func:`load_settings`.
 
     Times are in milliseconds where the name ends in ``_ms``. "Each web process" means that the
     bound holds for one process, not for the service.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
     )
 
     data_dir: Annotated[Path, AfterValidator(_absolute)] = _derived(
@@ -590,22 +594,6 @@ class Settings(BaseSettings):
         "Name under which the dashboard shows this service.", "seckill"
     )
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take only what is passed in: :func:`load_settings` reads the sources one by one.
-
-        It has to, so as to know of each value where it came from.
-        """
-        _ = settings_cls, env_settings, dotenv_settings, file_secret_settings
-        return (init_settings,)
-
     @property
     def bind_address(self) -> BindAddress:
         """Where to serve."""
@@ -691,12 +679,14 @@ def load_settings(flags: Mapping[str, object] | None = None) -> LoadedSettings:
 
 
 def _from_environment() -> dict[str, Any]:
-    found = EnvSettingsSource(Settings)()
+    variables = {variable.lower(): value for variable, value in os.environ.items()}
+    found = {name: variables.get((ENV_PREFIX + name).lower()) for name in Settings.model_fields}
     # An empty variable means "not given", except where empty is a value of its own.
     return {
         name: value
         for name, value in found.items()
-        if value != "" or Settings.model_fields[name].annotation in {str, SecretStr}
+        if value is not None
+        and (value or Settings.model_fields[name].annotation in {str, SecretStr})
     }
 
 

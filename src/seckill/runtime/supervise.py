@@ -37,6 +37,7 @@ from seckill.runtime.listener import (
 from seckill.runtime.metric_table import LAYOUT
 from seckill.runtime.parts import KafkaPart, Part, PostgresPart, ProgramPart, RedisPart
 from seckill.runtime.processes import ended_within, send_signal
+from seckill.runtime.program import program_command
 from seckill.runtime.settings import LoadedSettings, Settings, Source, mask_url, wants_own_postgres
 from seckill.runtime.settings_report import (
     settings_environment,
@@ -55,7 +56,7 @@ from seckill.runtime.status import (
 )
 from seckill.runtime.telemetry import Metrics, reset_gauges
 
-__all__ = ["RunReport", "Supervisor", "child_command", "describe_run"]
+__all__ = ["RunReport", "Supervisor", "describe_run"]
 
 _WORKER_GRACE_MS: Final = 8_000
 _REDIS_GRACE_MS: Final = 10_000
@@ -65,11 +66,6 @@ _POSTGRES_GRACE_MS: Final = 20_000
 _PROGRAMS: Final = frozenset({"web", "worker", "relay", "reaper", "sentinel"})
 _LEFTOVER_TIMEOUT_MS: Final = 2_000
 _WRITE_AGAIN_S: Final = 1.0
-
-
-def child_command(role: str, slot: int) -> list[str]:
-    """How a part of this program is started."""
-    return [sys.executable, "-m", "seckill", "internal", role, "--slot", str(slot)]
 
 
 def pass_on_to_stderr(lines: bytes) -> None:
@@ -118,7 +114,7 @@ class Supervisor:
         *,
         prepare: Callable[[Settings], Coroutine[Any, Any, None]] = _nothing_to_prepare,
         on_ready: Callable[[RunReport], None] = lambda _report: None,
-        command: Callable[[str, int], Sequence[str]] = child_command,
+        command: Callable[[str, int], Sequence[str]] = program_command,
         policy: RestartPolicy | None = None,
         pass_on: Callable[[bytes], None] = pass_on_to_stderr,
     ) -> None:

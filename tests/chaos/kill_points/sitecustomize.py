@@ -108,9 +108,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 def _clock_off_ms() -> int:
     """By how much the clock of this very process is to be wrong."""
     words = sys.orig_argv
-    if "internal" not in words or "--slot" not in words:
+    if "seckill.runtime.program" not in words:
         return 0
-    role, slot = words[words.index("internal") + 1], words[words.index("--slot") + 1]
+    role, slot = words[words.index("seckill.runtime.program") + 1 :][:2]
     off = dict(
         item.rsplit(":", 1) for item in os.environ.get("SECKILL_TEST_CLOCK", "").split(",") if item
     )

@@ -30,7 +30,6 @@ import shutil
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from asyncio.subprocess import Process
@@ -54,6 +53,7 @@ from seckill.ledger.tables import orders
 from seckill.runtime.bootstrap import Stores, open_stores
 from seckill.runtime.embedded_postgres import EmbeddedPostgres, as_account
 from seckill.runtime.errors import RunError
+from seckill.runtime.program import program_command
 from seckill.runtime.roles import WORKER_NICENESS
 from seckill.runtime.settings import Settings, load_settings
 from seckill.runtime.settings_report import settings_environment
@@ -346,10 +346,9 @@ async def _time_part(
     settings: Settings, role: str, done: Callable[[], Awaitable[int]], count: int
 ) -> tuple[float, float]:
     """Run one part of the product until ``count`` is done; its rate, and its µs for each."""
-    command = [sys.executable, "-m", "seckill", "internal", role, "--slot", "0"]
     with TemporaryFile() as said:
         part = await asyncio.create_subprocess_exec(
-            *command,
+            *program_command(role, 0),
             env={**os.environ, **settings_environment(settings)},
             stdout=said,
             stderr=said,
