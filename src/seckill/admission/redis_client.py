@@ -27,7 +27,7 @@ def connect(url: str, *, timeout_ms: int, connections_max: int = 64) -> Redis:
         url,
         max_connections=connections_max,
         retry=Retry(NoBackoff(), 0),
-        **_options(timeout_ms),
+        **_options(url, timeout_ms),
     )
 
 
@@ -38,16 +38,20 @@ def connect_blocking(url: str, *, timeout_ms: int) -> BlockingRedis:
         url: as above.
         timeout_ms: as above.
     """
-    return BlockingRedis.from_url(url, retry=BlockingRetry(NoBackoff(), 0), **_options(timeout_ms))
+    return BlockingRedis.from_url(
+        url, retry=BlockingRetry(NoBackoff(), 0), **_options(url, timeout_ms)
+    )
 
 
-def _options(timeout_ms: int) -> dict[str, Any]:
+def _options(url: str, timeout_ms: int) -> dict[str, Any]:
     """What both kinds of clients are told."""
-    return {
+    options = {
         "protocol": 2,
         "socket_timeout": timeout_ms / 1000,
         "socket_connect_timeout": timeout_ms / 1000,
-        "socket_keepalive": True,
         "health_check_interval": 0,
         "retry_on_error": [],
     }
+    if not url.startswith("unix:"):  # a socket of the file system has no such switch
+        options["socket_keepalive"] = True
+    return options
