@@ -9,7 +9,6 @@ skipped with one line that says so; with CI=true they fail.
 import asyncio
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -25,6 +24,7 @@ from seckill.runtime.embedded_kafka import EmbeddedKafka, KafkaNode, choose_node
 from seckill.runtime.errors import KafkaMissing
 from services.missing import skip_without
 from services.names import own_name
+from services.server_process import ServerProcess
 
 __all__ = ["KafkaBroker", "KafkaCluster", "jars_or_skip", "kafka_broker", "own_options"]
 
@@ -51,7 +51,7 @@ def jars_or_skip() -> Path:
         skip_without(f"no Kafka: {missing}: the Kafka half is NOT TESTED")
 
 
-class KafkaBroker:
+class KafkaBroker(ServerProcess):
     """One broker process. Can be killed, frozen, restarted with the same data and ports."""
 
     def __init__(
@@ -62,6 +62,7 @@ class KafkaBroker:
         number: int = 1,
         cluster_id: str = "",
     ) -> None:
+        super().__init__()
         folder.mkdir(parents=True, exist_ok=True)
         self._kafka = EmbeddedKafka(
             folder,
@@ -75,12 +76,6 @@ class KafkaBroker:
         self._kafka.prepare()
         self.number = number
         self.bootstrap = self._kafka.bootstrap
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
 
     def launch(self) -> None:
         # The kernel ends the broker with the *thread* that started it, so that is one which stays.
@@ -115,29 +110,6 @@ class KafkaBroker:
         self.launch()
         return self.wait_ready()
 
-    def kill(self) -> None:
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.send_signal(signal.SIGCONT)
-            self._end(signal.SIGTERM)
-
-    def _end(self, how: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(how)
-        self._process.wait(30)
-        self._process = None
-
-    def freeze(self) -> None:
-        """Stop the process as it stands: connections stay open, nothing is answered."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
-
 
 class KafkaCluster:
     """Three brokers that copy from each other."""
@@ -164,7 +136,7 @@ class KafkaCluster:
 
     def stop(self) -> None:
         for broker in self.brokers:
-            if broker._process is not None:
+            if broker.running:
                 broker.kill()
 
 
@@ -172,9 +144,9 @@ class _GivenBroker(KafkaBroker):
     """A broker that somebody else runs."""
 
     def __init__(self, bootstrap: str) -> None:
+        ServerProcess.__init__(self)
         self.number = 0
         self.bootstrap = bootstrap
-        self._process = None
 
 
 def own_options(bootstrap: str, **changes: Any) -> KafkaOptions:
@@ -204,6 +176,6 @@ def kafka_broker() -> Iterator[KafkaBroker]:
         broker = KafkaBroker(folder)
         yield broker.start()
     finally:
-        if broker is not None and broker._process is not None:
+        if broker is not None and broker.running:
             broker.kill()  # nothing in it is worth an orderly end
         shutil.rmtree(folder, ignore_errors=True)

@@ -18,6 +18,7 @@ import pytest
 from services.missing import skip_without
 from services.names import own_name
 from services.redis import free_port
+from services.server_process import ServerProcess
 
 __all__ = ["PostgresServer", "find_postgres", "postgres_server"]
 
@@ -36,15 +37,15 @@ def find_postgres() -> Path | None:
     return Path(on_path).resolve().parent if on_path else None
 
 
-class PostgresServer:
+class PostgresServer(ServerProcess):
     """One cluster. Nothing in it survives the session, so it does not wait for the disk."""
 
     def __init__(self, programs: Path) -> None:
+        super().__init__()
         self._programs = programs
         # Not below pytest's own folder: only root may enter that, and PostgreSQL refuses root.
         self.folder = Path(tempfile.mkdtemp(prefix="seckill-postgres-"))
         self.port = free_port()
-        self._process: subprocess.Popen[bytes] | None = None
         if os.getuid() == 0:
             shutil.chown(self.folder, _SUPERUSER, _SUPERUSER)
         self._run("initdb", "-D", str(self._data), "-A", "trust", "-U", _SUPERUSER, "-E", "UTF8",
@@ -53,11 +54,6 @@ class PostgresServer:
     @property
     def _data(self) -> Path:
         return self.folder / "data"
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
 
     def start(self) -> "PostgresServer":
         log = (self.folder / "postgres.log").open("ab")
@@ -85,10 +81,7 @@ class PostgresServer:
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """SIGINT ends every connection and shuts down in order; SIGQUIT is a crash."""
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(_START_TIMEOUT_S)
-            self._process = None
+        super().stop(how)
 
     def create_database(self, template: str = "template0") -> str:
         """Make a database, empty or as a copy of another; returns its URL."""

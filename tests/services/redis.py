@@ -1,13 +1,14 @@
 """A real Redis of the tests' own: free port, own folder, ended by pid."""
 
 import shutil
-import signal
 import socket
 import subprocess
 import time
 from pathlib import Path
 
 import redis as redis_sync
+
+from services.server_process import ServerProcess
 
 __all__ = ["RedisServer", "free_port"]
 
@@ -18,11 +19,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class RedisServer:
+class RedisServer(ServerProcess):
     """One redis-server process. Can be killed, frozen, restarted with the same data."""
 
     def __init__(self, folder: Path, *options: str, prefix: tuple[str, ...] = ()) -> None:
         found = shutil.which("redis-server") or shutil.which("valkey-server")
+        super().__init__()
         assert found, "the tests need redis-server or valkey-server on the PATH"
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -36,16 +38,6 @@ class RedisServer:
             "--enable-debug-command", "yes",
             *options,
         ]  # fmt: skip
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None
 
     def client(self) -> redis_sync.Redis:
         return redis_sync.Redis.from_url(self.url, protocol=2)
@@ -65,36 +57,10 @@ class RedisServer:
                     return self
         raise AssertionError("redis-server did not answer within 10 s")
 
-    def kill(self) -> None:
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        if self._process is not None:
-            # A frozen process would never see the request to end.
-            self._process.send_signal(signal.SIGCONT)
-            self._end(signal.SIGTERM)
-
     def restart(self) -> None:
         """End it the hard way and start it on what is on the disk."""
         self.kill()
         self.start()
-
-    def _end(self, how: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(how)
-        self._process.wait(20)
-        self._process = None
-
-    def send(self, how: signal.Signals) -> None:
-        assert self._process is not None
-        self._process.send_signal(how)
-
-    def freeze(self) -> None:
-        """Stop the process as it stands: connections stay open, nothing is answered."""
-        self.send(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        self.send(signal.SIGCONT)
 
     def copy_data(self, folder: Path) -> None:
         """Keep what is on the disk now. With ``appendfsync always`` that is all it was told."""
