@@ -1,6 +1,6 @@
 """Certificates that are made for one test: an authority, and what it signs."""
 
-import datetime
+import datetime as dt
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from cryptography.x509.oid import NameOID
 
 __all__ = ["Authority", "Identity"]
 
-_VALID_FOR = datetime.timedelta(days=1)
+_VALID_FOR = dt.timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def _name(name: str) -> x509.Name:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
 ) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
+    now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from seckill.cli.admin import admin_app
 from seckill.cli.bench import bench_app
 from seckill.cli.dead_letters import dead_letters_app
 from seckill.cli.orders import orders_app
@@ -53,6 +54,7 @@ app.add_typer(orders_app, name="orders")
 app.add_typer(rules_app, name="rules")
 app.add_typer(dead_letters_app, name="dead-letters")
 app.add_typer(proof_app)
+app.add_typer(admin_app, name="admin")
 app.add_typer(stress_app)
 app.add_typer(bench_app, name="bench")
 

@@ -51,6 +51,7 @@ def serve(
     from seckill.runtime.logs import configure_logging  # noqa: PLC0415
     from seckill.runtime.preparing import prepare_in_child  # noqa: PLC0415
     from seckill.runtime.settings import Settings  # noqa: PLC0415
+    from seckill.runtime.setup_link import setup_hint, take_setup_link  # noqa: PLC0415
     from seckill.runtime.supervise import (  # noqa: PLC0415
         RunReport,
         Supervisor,
@@ -70,6 +71,9 @@ def serve(
 
     def ready(report: RunReport) -> None:
         typer.echo(describe_run(report))
+        secret = take_setup_link(settings.data)
+        if secret is not None:
+            typer.echo(setup_hint(report.status.bind, secret))
         if demo:
             typer.echo(demo_hint(report.status.bind, settings, own_command()))
 

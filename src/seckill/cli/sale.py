@@ -9,15 +9,13 @@ import typer
 from seckill.cli.shared import DataDirOption, JSONOption, actor, print_json, with_stores
 from seckill.domain.clock import SystemClock
 from seckill.domain.ids import check_goods_id
-from seckill.domain.instants import parse_instant_ms, rfc3339_ms
+from seckill.domain.instants import parse_instant_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from seckill.domain.sale import Sale
     from seckill.runtime.bootstrap import Stores
+    from seckill.runtime.sale_desk import Verb
 
-__all__ = ["described", "sale_app", "sale_of"]
+__all__ = ["sale_app"]
 
 sale_app = typer.Typer(help="Put goods on sale, and change a sale.", no_args_is_help=True)
 
@@ -25,51 +23,6 @@ GoodsArgument = Annotated[str, typer.Argument(metavar="GOODS_ID", help="The good
 ReasonOption = Annotated[
     str, typer.Option("--reason", help="Why; kept in the action log. At most 500 characters.")
 ]
-
-
-def _sale_row(sale: "Sale", remaining: int | None, sold: int | None) -> dict[str, object]:
-    return {
-        "goods_id": sale.goods_id,
-        "title": sale.title,
-        "state": sale.state_at(SystemClock().now_ms()).value,
-        "starts_at": rfc3339_ms(sale.starts_at_ms),
-        "ends_at": None if sale.ends_at_ms is None else rfc3339_ms(sale.ends_at_ms),
-        "price_fen": sale.price_fen,
-        "limit_per_user": sale.limit_per_user,
-        "stock": sale.stock_units,
-        "remaining": remaining,
-        "sold": sold,
-        "pay_window_s": sale.pay_window_ms // 1000,
-        "late_payment": sale.late_payment.value,
-        "sale_id": sale.sale_id,
-        "version": sale.version,
-    }
-
-
-async def described(stores: "Stores", sale: "Sale") -> dict[str, object]:
-    """A sale as the commands show it: its definition, what is left, how its bucket stands."""
-    from seckill.admission.scripts import Status  # noqa: PLC0415
-    from seckill.domain.reservation import BucketId  # noqa: PLC0415
-
-    view = await stores.buckets.look(BucketId(sale.sale_id, 0))
-    remaining = view.stock_units if view.status is Status.OK else None
-    sold = await stores.ledger.sales.sold_units(sale.sale_id)
-    return _sale_row(sale, remaining, sold) | {
-        "bucket": view.status.name.lower(),
-        "epoch": view.epoch,
-        "held": view.held_units,
-        "outbox_entries": view.outbox_entries,
-    }
-
-
-async def sale_of(stores: "Stores", goods_id: str) -> "Sale":
-    """The latest sale of some goods. Raises NoSuchGoods when there never was one."""
-    from seckill.ledger.errors import NoSuchGoods  # noqa: PLC0415
-
-    sale = await stores.ledger.sales.sale_of_goods(check_goods_id(goods_id))
-    if sale is None:
-        raise NoSuchGoods(check_goods_id(goods_id))
-    return sale
 
 
 def _show_sale(row: dict[str, object], *, as_json: bool) -> None:
@@ -120,7 +73,7 @@ def sale_create(
 ) -> None:
     """Put goods on sale."""
     from seckill.domain.sale import NewSale, check_late_payment  # noqa: PLC0415
-    from seckill.runtime.opening import put_on_sale  # noqa: PLC0415
+    from seckill.runtime.sale_desk import SaleDesk  # noqa: PLC0415
 
     new = NewSale(
         goods_id=check_goods_id(goods_id),
@@ -134,8 +87,8 @@ def sale_create(
         late_payment=check_late_payment(late_payment),
     )
 
-    async def work(stores: "Stores") -> dict[str, object]:
-        return await described(stores, await put_on_sale(stores, new, actor=actor()))
+    async def work(stores: "Stores") -> dict[str, Any]:
+        return await SaleDesk(stores).create(new, actor=actor())
 
     _show_sale(with_stores(data_dir, work), as_json=as_json)
 
@@ -143,9 +96,10 @@ def sale_create(
 @sale_app.command("list")
 def sale_list(data_dir: DataDirOption = None, as_json: JSONOption = False) -> None:
     """Every sale that is, was or will be, one for each goods id."""
+    from seckill.runtime.sale_desk import SaleDesk  # noqa: PLC0415
 
-    async def work(stores: "Stores") -> list[dict[str, object]]:
-        return [await described(stores, sale) for sale in await stores.ledger.sales.sales()]
+    async def work(stores: "Stores") -> list[dict[str, Any]]:
+        return await SaleDesk(stores).all()
 
     rows = with_stores(data_dir, work)
     if as_json:
@@ -165,30 +119,19 @@ def sale_show(
     goods_id: GoodsArgument, data_dir: DataDirOption = None, as_json: JSONOption = False
 ) -> None:
     """One sale: its definition, what is left, and how its bucket stands."""
+    from seckill.runtime.sale_desk import SaleDesk  # noqa: PLC0415
 
-    async def work(stores: "Stores") -> dict[str, object]:
-        return await described(stores, await sale_of(stores, goods_id))
+    async def work(stores: "Stores") -> dict[str, Any]:
+        return await SaleDesk(stores).show(goods_id)
 
     _show_sale(with_stores(data_dir, work), as_json=as_json)
 
 
-def _change_sale(
-    goods_id: str,
-    data_dir: Path | None,
-    changes: "Callable[[Sale], dict[str, Any]]",
-    *,
-    as_json: bool,
-    reason: str,
-) -> None:
-    """Change a sale and show it; what changes may depend on how it stands."""
+def _act(goods_id: str, verb: "Verb", data_dir: Path | None, *, as_json: bool, reason: str) -> None:
+    from seckill.runtime.sale_desk import SaleDesk  # noqa: PLC0415
 
-    async def work(stores: "Stores") -> dict[str, object]:
-        sale = await sale_of(stores, goods_id)
-        changed = await stores.ledger.sales.change_sale(
-            sale.sale_id, actor=actor(), reason=reason, **changes(sale)
-        )
-        await stores.fence.keep()
-        return await described(stores, changed)
+    async def work(stores: "Stores") -> dict[str, Any]:
+        return await SaleDesk(stores).act(goods_id, verb, actor=actor(), reason=reason)
 
     _show_sale(with_stores(data_dir, work), as_json=as_json)
 
@@ -201,14 +144,7 @@ def sale_open(
     as_json: JSONOption = False,
 ) -> None:
     """Start a sale now, or let a paused one go on."""
-    now_ms = SystemClock().now_ms()
-    _change_sale(
-        goods_id,
-        data_dir,
-        lambda sale: {"paused": False, "starts_at_ms": min(sale.starts_at_ms, now_ms)},
-        as_json=as_json,
-        reason=reason,
-    )
+    _act(goods_id, "open", data_dir, as_json=as_json, reason=reason)
 
 
 @sale_app.command("pause")
@@ -219,7 +155,7 @@ def sale_pause(
     as_json: JSONOption = False,
 ) -> None:
     """Admit nobody until `seckill sale resume`; buyers read 503 with Retry-After."""
-    _change_sale(goods_id, data_dir, lambda _: {"paused": True}, as_json=as_json, reason=reason)
+    _act(goods_id, "pause", data_dir, as_json=as_json, reason=reason)
 
 
 @sale_app.command("resume")
@@ -230,7 +166,7 @@ def sale_resume(
     as_json: JSONOption = False,
 ) -> None:
     """Let a paused sale go on."""
-    _change_sale(goods_id, data_dir, lambda _: {"paused": False}, as_json=as_json, reason=reason)
+    _act(goods_id, "resume", data_dir, as_json=as_json, reason=reason)
 
 
 @sale_app.command("end")
@@ -241,10 +177,7 @@ def sale_end(
     as_json: JSONOption = False,
 ) -> None:
     """End a sale now."""
-    now_ms = SystemClock().now_ms()
-    _change_sale(
-        goods_id, data_dir, lambda _: {"ends_at_ms": now_ms}, as_json=as_json, reason=reason
-    )
+    _act(goods_id, "end", data_dir, as_json=as_json, reason=reason)
 
 
 @sale_app.command("stock")
@@ -262,18 +195,15 @@ def sale_stock(
     as_json: JSONOption = False,
 ) -> None:
     """Put more units on sale, or take unsold ones off. Never below what is sold."""
-    from seckill.runtime.stock import change_stock  # noqa: PLC0415
+    from seckill.runtime.sale_desk import SaleDesk  # noqa: PLC0415
 
-    async def work(stores: "Stores") -> dict[str, object]:
-        sale = await sale_of(stores, goods_id)
-        changed = await change_stock(
-            stores,
-            sale,
+    async def work(stores: "Stores") -> dict[str, Any]:
+        return await SaleDesk(stores).change_stock(
+            goods_id,
             by,
             change_id=change_id or f"cli-{secrets.token_hex(8)}",
             actor=actor(),
             reason=reason,
         )
-        return await described(stores, changed)
 
     _show_sale(with_stores(data_dir, work), as_json=as_json)

@@ -20,7 +20,6 @@ from seckill.domain.ids import check_goods_id
 from seckill.runtime.errors import PartFailed
 
 if TYPE_CHECKING:
-    from seckill.domain.sale import Sale
     from seckill.runtime.bootstrap import Stores
     from seckill.runtime.settings import Settings
     from seckill.stress.target import HeadersFor
@@ -200,16 +199,15 @@ def _open_sale(service: _Service, goods_id: str, *, stock: int, limit: int) -> N
 
 def _left(service: _Service, goods_id: str) -> tuple[int, int]:
     """Units left of a sale that is there already, and its limit per user."""
-    from seckill.cli.sale import described, sale_of  # noqa: PLC0415
+    from seckill.runtime.sale_desk import SaleDesk  # noqa: PLC0415
 
-    async def work(stores: "Stores") -> "tuple[Sale, dict[str, object]]":
-        sale = await sale_of(stores, goods_id)
-        return sale, await described(stores, sale)
+    async def work(stores: "Stores") -> dict[str, Any]:
+        return await SaleDesk(stores).show(goods_id)
 
-    sale, row = with_stores(service.data_dir, work)
+    row = with_stores(service.data_dir, work)
     if not isinstance(row["remaining"], int):
         raise InvalidValue("goods", f"the stock of {goods_id} cannot be read: it is fenced")
-    return row["remaining"], sale.limit_per_user
+    return row["remaining"], row["limit_per_user"]
 
 
 def _headers_for(settings: "Settings") -> "HeadersFor":

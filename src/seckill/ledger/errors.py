@@ -15,6 +15,12 @@ The tree::
             ├── NoSuchOrder          an order asked for by its reservation id is not in the ledger
             ├── SaleExists           a sale of these goods is open already
             ├── SaleClosed           the sale has been closed; it cannot be changed any more
+            ├── NoSuchUser           there is no user of the operators' side of this name
+            ├── NoSuchToken          there is no token with this id
+            ├── UserExists           there is a user of this name already
+            ├── LastAdmin            nobody would be left who says who may do what
+            ├── SetupLinkDead        a set-up link is wrong, too old or used
+            ├── SaleStarted          what is to be changed is fixed once a sale is about to start
             ├── ChangeIdReused       a stock change id was used for another change
             ├── WrongState           an order cannot go where it is asked to go
             │   └── DeadlinePassed       it can be paid no more, and is about to expire
@@ -51,6 +57,7 @@ __all__ = [
     "EventIdReused",
     "ExpiryRefused",
     "KeyTaken",
+    "LastAdmin",
     "LedgerBroken",
     "LedgerError",
     "LedgerRefused",
@@ -58,12 +65,17 @@ __all__ = [
     "NoSuchGoods",
     "NoSuchOrder",
     "NoSuchSale",
+    "NoSuchToken",
+    "NoSuchUser",
     "SaleClosed",
     "SaleExists",
+    "SaleStarted",
     "SchemaUnknown",
+    "SetupLinkDead",
     "TooManyPayments",
     "UnknownSale",
     "UnwritableEvents",
+    "UserExists",
     "WrongState",
     "translate",
 ]
@@ -150,6 +162,55 @@ class SaleClosed(LedgerRefused):
     def __init__(self, sale_id: SaleId) -> None:
         super().__init__(f"sale {sale_id} is closed and cannot be changed")
         self.sale_id = sale_id
+
+
+class SaleStarted(LedgerRefused):
+    """What is to be changed is fixed once a sale is about to start."""
+
+    def __init__(self, sale_id: SaleId, fields: Sequence[str], margin_s: int) -> None:
+        super().__init__(
+            f"{', '.join(fields)} of sale {sale_id} can be changed until {margin_s} s before it"
+            " starts"
+        )
+        self.sale_id = sale_id
+
+
+class NoSuchUser(LedgerRefused):
+    """There is no user of the operators' side of this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no user {name}")
+
+
+class NoSuchToken(LedgerRefused):
+    """There is no token with this id."""
+
+    def __init__(self, token_id: str) -> None:
+        super().__init__(f"there is no token {token_id}")
+
+
+class UserExists(LedgerRefused):
+    """There is a user of this name already."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is a user {name} already")
+
+
+class LastAdmin(LedgerRefused):
+    """Nobody would be left who can say who may do what."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is the last admin: make another one first")
+
+
+class SetupLinkDead(LedgerRefused):
+    """A set-up link is wrong, too old or used. `seckill admin setup-link` makes another."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the set-up link is wrong, too old, or was used: `seckill admin setup-link` makes"
+            " another as long as there is no user"
+        )
 
 
 class ChangeIdReused(LedgerRefused):

@@ -1,5 +1,7 @@
 """Sales: put on, changed, their stock raised and lowered."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import structlog
@@ -12,20 +14,36 @@ from seckill.domain.ids import GoodsId, SaleId, check_id
 from seckill.domain.sale import INSTANT_MS_MAX, STOCK_UNITS_MAX, LatePayment, NewSale, Sale
 from seckill.ledger import statements
 from seckill.ledger.engine import Database
-from seckill.ledger.errors import ChangeIdReused, NoSuchSale, SaleClosed, SaleExists
+from seckill.ledger.errors import ChangeIdReused, NoSuchSale, SaleClosed, SaleExists, SaleStarted
 from seckill.ledger.records import check_actor, check_reason, record_action
 from seckill.ledger.tables import epochs, sales, stock_changes
 from seckill.pipeline.ports import PendingStockChange
 
-__all__ = ["STOCK_CHANGES_MAX", "SaleBook", "sale_from_row"]
+__all__ = ["STOCK_CHANGES_MAX", "SaleBook", "SaleTerms", "sale_from_row"]
 
 STOCK_CHANGES_MAX: Final = 1_000
 """Pending stock changes read at once, at most."""
 
+_SALES_PER_PAGE_MAX: Final = 101
+
 _BUCKET_COUNT: Final = 1
 """Every sale has one bucket until stock can be borrowed between buckets."""
 
+_TERMS_FIXED_MS: Final = 10_000
+"""So long before its start the terms of a sale stand: every process has heard of them by then."""
+
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaleTerms:
+    """What is to be changed of a sale that has not started; None stays as it is. See `NewSale`."""
+
+    title: str | None = None
+    price_fen: int | None = None
+    limit_per_user: int | None = None
+    pay_window_ms: int | None = None
+    late_payment: LatePayment | None = None
 
 
 def select_sales() -> Select[Any]:
@@ -94,6 +112,28 @@ class SaleBook:
 
         return await self._database.read("read the sales", work)
 
+    async def page(
+        self, sales_max: int, *, before: int | None = None, closed: bool = False
+    ) -> list[Sale]:
+        """Sales, the newest first.
+
+        Args:
+            sales_max: 1 to 101: one more than a page tells whether there is another.
+            before: the sale id that the page before ended with.
+            closed: those too whose goods have a later sale, or whose books are closed.
+        """
+        assert 1 <= sales_max <= _SALES_PER_PAGE_MAX
+        query = select_sales().order_by(sales.c.sale_id.desc()).limit(sales_max)
+        if not closed:
+            query = query.where(sales.c.closed_at_ms.is_(None))
+        if before is not None:
+            query = query.where(sales.c.sale_id < before)
+
+        async def work(connection: AsyncConnection) -> list[Sale]:
+            return [sale_from_row(row) for row in await connection.execute(query)]
+
+        return await self._database.read("read a page of sales", work)
+
     async def sale(self, sale_id: SaleId) -> Sale | None:
         """One sale, closed or not; None when there never was one."""
 
@@ -119,16 +159,17 @@ class SaleBook:
 
         return await self._database.read(f"read the sale of goods {goods_id}", work)
 
-    async def create_sale(self, new: NewSale, *, actor: str) -> Sale:
+    async def create_sale(self, new: NewSale, *, actor: str, reason: str = "") -> Sale:
         """Put goods on sale. An ended sale of the same goods is closed in the same transaction.
 
         Its buckets start in epoch 1, state ``opening``: Redis does not know them yet.
 
         Raises:
             SaleExists: a sale of the goods has not ended; end it first.
-            InvalidValue: naming ``actor``.
+            InvalidValue: naming ``actor`` or ``reason``.
         """
         check_actor(actor)
+        check_reason(reason)
         now_ms = self._clock.now_ms()
 
         async def work(connection: AsyncConnection) -> Sale:
@@ -181,6 +222,7 @@ class SaleBook:
                 action="create_sale",
                 sale_id=sale_id,
                 detail={
+                    "reason": reason,
                     "goods_id": new.goods_id,
                     "stock_units": new.stock_units,
                     "limit_per_user": new.limit_per_user,
@@ -213,10 +255,15 @@ class SaleBook:
         paused: bool | None = None,
         starts_at_ms: int | None = None,
         ends_at_ms: int | None = None,
+        terms: SaleTerms | None = None,
         actor: str,
         reason: str = "",
     ) -> Sale:
-        """Pause, resume, open, end or move a sale. What is None stays as it is.
+        """Pause, resume, open, end, move or edit a sale. What is None stays as it is.
+
+        Args:
+            terms: what buyers agree to: can be changed until 10 s before the sale starts, so that
+                nobody is admitted under terms that are changing.
 
         Returns:
             The sale with its version raised by one, or as it is when nothing was to change.
@@ -224,11 +271,17 @@ class SaleBook:
         Raises:
             NoSuchSale: there is none with this id.
             SaleClosed: it cannot be changed any more.
-            InvalidValue: naming ``starts_at``, ``ends_at``, ``actor`` or ``reason``.
+            SaleStarted: its terms are fixed.
+            InvalidValue: naming the field of `NewSale`, ``actor`` or ``reason``.
         """
         check_actor(actor)
         check_reason(reason)
-        wanted = {"paused": paused, "starts_at_ms": starts_at_ms, "ends_at_ms": ends_at_ms}
+        wanted: dict[str, Any] = {
+            "paused": paused,
+            "starts_at_ms": starts_at_ms,
+            "ends_at_ms": ends_at_ms,
+            **(asdict(terms) if terms else {}),
+        }
         for field, instant_ms in (("starts_at", starts_at_ms), ("ends_at", ends_at_ms)):
             if instant_ms is not None and not 0 <= instant_ms <= INSTANT_MS_MAX:
                 raise InvalidValue(field, f"must be from 0 to {INSTANT_MS_MAX}")
@@ -244,12 +297,13 @@ class SaleBook:
                 return sale_from_row(row)
             if after["ends_at_ms"] is not None and after["ends_at_ms"] <= after["starts_at_ms"]:
                 raise InvalidValue("ends_at", "must be later than starts_at")
+            changed = [name for name in wanted if after[name] != before[name]]
+            _check_terms(row, after, changed, now_ms)
             await connection.execute(
                 update(sales)
                 .where(sales.c.sale_id == sale_id)
                 .values(**after, version=sales.c.version + 1)
             )
-            changed = [name for name in wanted if after[name] != before[name]]
             await record_action(
                 connection,
                 at_ms=now_ms,
@@ -466,6 +520,27 @@ async def _locked_open(connection: AsyncConnection, sale_id: SaleId) -> Row[Any]
     if row.closed_at_ms is not None:
         raise SaleClosed(sale_id)
     return row
+
+
+def _check_terms(
+    row: Row[Any], after: Mapping[str, Any], changed: Sequence[str], now_ms: int
+) -> None:
+    """Refuse terms that break a rule, or that change when the sale has started or is about to."""
+    names = [name for name in changed if name in SaleTerms.__slots__]
+    if not names:
+        return
+    if min(row.starts_at_ms, after["starts_at_ms"]) < now_ms + _TERMS_FIXED_MS:
+        raise SaleStarted(row.sale_id, names, _TERMS_FIXED_MS // 1000)
+    whole = {name: getattr(row, name) for name in SaleTerms.__slots__} | {
+        name: after[name] for name in names
+    }
+    NewSale(
+        goods_id=row.goods_id,
+        stock_units=row.stock_units,
+        starts_at_ms=after["starts_at_ms"],
+        ends_at_ms=after["ends_at_ms"],
+        **whole | {"late_payment": LatePayment(whole["late_payment"])},
+    )
 
 
 async def _read_again(connection: AsyncConnection, sale_id: SaleId) -> Sale:

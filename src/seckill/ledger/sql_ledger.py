@@ -7,12 +7,16 @@ from seckill.domain.clock import Clock
 from seckill.domain.events import BucketEvent
 from seckill.domain.ids import ReservationId
 from seckill.domain.reservation import BucketId
+from seckill.ledger.actions import ActionLog
+from seckill.ledger.admins import AdminBook
+from seckill.ledger.audit_results import AuditResults
 from seckill.ledger.auditing import AuditReading
 from seckill.ledger.engine import Database
 from seckill.ledger.epochs import EpochBook
 from seckill.ledger.expiry import ExpiryBook
 from seckill.ledger.fences import FenceBook
 from seckill.ledger.mark_folders import MarkFolders
+from seckill.ledger.order_search import OrderSearch
 from seckill.ledger.orders import OrderBook
 from seckill.ledger.payments import PaymentBook
 from seckill.ledger.reading import OrderReading
@@ -36,7 +40,11 @@ class SQLLedger:
         mark_folders: where web processes keep their marks, for the fence.
         retirement: sales whose books are closed, and whose keys may leave Redis.
         reading: what buyers read.
+        search: what operators look for among the orders.
         audit: what the audit reads.
+        audit_results: what the background audit found last.
+        admins: who may run the shop.
+        actions: who changed what, when and why.
     """
 
     def __init__(self, database: Database, reservation_ids: ReservationIds, clock: Clock) -> None:
@@ -50,7 +58,11 @@ class SQLLedger:
         self.retirement = RetirementBook(database, clock)
         self.mark_folders = MarkFolders(database, clock)
         self.reading = OrderReading(database)
+        self.search = OrderSearch(database)
         self.audit = AuditReading(database)
+        self.audit_results = AuditResults(database)
+        self.admins = AdminBook(database, clock)
+        self.actions = ActionLog(database, clock)
 
     async def dispose(self) -> None:
         """Let what is under way finish, then close every connection. Safe to call twice."""

@@ -34,6 +34,9 @@ __all__ = [
     "CHANGE_ID_CHARS_MAX",
     "REASON_CHARS_MAX",
     "actions",
+    "admin_tokens",
+    "admin_users",
+    "audit_results",
     "bucket_events",
     "collisions",
     "epochs",
@@ -51,6 +54,7 @@ __all__ = [
     "payments",
     "releases",
     "sales",
+    "setup_links",
     "stock_changes",
 ]
 
@@ -546,3 +550,56 @@ actions = Table(
     Index("ix_actions_sale_id", "sale_id", "action_id"),
 )
 """Who changed what, with the values before and after as JSON."""
+
+_ROLES: Final = "role IN ('viewer', 'operator', 'admin')"
+
+admin_users = Table(
+    "admin_users",
+    metadata,
+    Column("name", _key_text(_ID), nullable=False),
+    Column("role", _key_text(16), nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("disabled_at_ms", BigInteger),
+    PrimaryKeyConstraint("name"),
+    CheckConstraint(_ROLES, name="role"),
+)
+"""Who may run the shop. Never deleted: the action log names them."""
+
+admin_tokens = Table(
+    "admin_tokens",
+    metadata,
+    Column("token_id", _key_text(16), nullable=False),
+    Column("name", _key_text(_ID), nullable=False),
+    Column("role", _key_text(16), nullable=False),
+    Column("secret_hash", _key_text(64), nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("expires_at_ms", BigInteger, nullable=False),
+    Column("revoked_at_ms", BigInteger),
+    PrimaryKeyConstraint("token_id"),
+    CheckConstraint(_ROLES, name="role"),
+    Index("ix_admin_tokens_name", "name"),
+)
+"""What programs show to be let in. The secret itself is nowhere, only its SHA-256."""
+
+setup_links = Table(
+    "setup_links",
+    metadata,
+    Column("secret_hash", _key_text(64), nullable=False),
+    Column("created_at_ms", BigInteger, nullable=False),
+    Column("expires_at_ms", BigInteger, nullable=False),
+    PrimaryKeyConstraint("secret_hash"),
+)
+"""Links that make the first admin. All are gone once one was used."""
+
+audit_results = Table(
+    "audit_results",
+    metadata,
+    Column("name", _key_text(16), nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("ok", Boolean, nullable=False),
+    Column("report", Text, nullable=False),
+    PrimaryKeyConstraint("name"),
+)
+"""The last report of the background audit, as JSON, for every host to read."""

@@ -17,6 +17,7 @@
         ├── lock                  held by the supervisor as long as it lives
         ├── web-0.lock …          held by the one process of each role and number
         ├── status.json           which process does what; rewritten at each change
+        ├── setup-link            how the set-up link of this start ends, until it was printed
         ├── settings.json         what the other commands must know to find this run
         ├── flow/                 what flow control counts in each web process, told each second
         └── metrics/              one file for each process slot
@@ -135,6 +136,11 @@ class DataDir:
     def status(self) -> Path:
         """Which process does what."""
         return self.run / "status.json"
+
+    @property
+    def setup_link(self) -> Path:
+        """How the set-up link of this start ends; only there until it was printed."""
+        return self.run / "setup-link"
 
     @property
     def run_settings(self) -> Path:

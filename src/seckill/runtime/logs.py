@@ -21,6 +21,7 @@ _SECRET_NAME: Final = re.compile(
 )
 _BEARER: Final = re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]+")
 _JWT: Final = re.compile(r"\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
+_OF_OPERATORS: Final = re.compile(r"\bsk_admin_[A-Za-z0-9_-]+|(?<=/admin/setup#)[A-Za-z0-9_-]+")
 _NESTING_MAX: Final = 4
 
 
@@ -142,7 +143,8 @@ def _masked(name: str, value: Any, depth: int) -> Any:
         return "***"
     match value:
         case str():
-            return _JWT.sub("***", _BEARER.sub(r"\1***", mask_url(value)))
+            shown = _OF_OPERATORS.sub("***", mask_url(value))
+            return _JWT.sub("***", _BEARER.sub(r"\1***", shown))
         case dict() if depth < _NESTING_MAX:
             return {key: _masked(str(key), item, depth + 1) for key, item in value.items()}
         case list() | tuple() if depth < _NESTING_MAX:

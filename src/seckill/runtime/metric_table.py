@@ -36,6 +36,7 @@ ROUTES: Final = (
     "POST /orders/{reservation_id}/cancel",
     "POST /orders/{reservation_id}/pay",
     "POST /payments/webhook",
+    "admin",
     "operations",
     "other",
 )

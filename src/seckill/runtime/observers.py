@@ -322,6 +322,8 @@ class HTTPMetrics:
             name = f"{method} {route}"
             if route in _OPERATIONS:
                 name = "operations"
+            elif route.startswith("/admin/"):
+                name = "admin"
             elif name not in ROUTES:
                 name = "other"
             numbers = self._requests[key] = (

@@ -9,7 +9,7 @@ from seckill.runtime.bootstrap import Stores
 __all__ = ["put_on_sale"]
 
 
-async def put_on_sale(stores: Stores, new: NewSale, *, actor: str) -> Sale:
+async def put_on_sale(stores: Stores, new: NewSale, *, actor: str, reason: str = "") -> Sale:
     """Create a sale and open its buckets; from the return on, no process calls it unknown.
 
     Raises:
@@ -17,7 +17,7 @@ async def put_on_sale(stores: Stores, new: NewSale, *, actor: str) -> Sale:
         StockUnavailable, LedgerUnavailable: a store does not answer. The sale may be in the ledger
             already; the order worker's keeper opens it then.
     """
-    sale = await stores.ledger.sales.create_sale(new, actor=actor)
+    sale = await stores.ledger.sales.create_sale(new, actor=actor, reason=reason)
     await stores.fence.keep()
     # How long a web process may still answer out of a look from before: a bound, not a guess.
     await asyncio.sleep(UNKNOWN_MS / 1000)

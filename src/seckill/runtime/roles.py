@@ -38,6 +38,7 @@ from seckill.runtime.observers import (
 from seckill.runtime.providers import open_provider
 from seckill.runtime.rebuilds import Rebuilds
 from seckill.runtime.settings import Settings
+from seckill.runtime.setup_link import leave_setup_link
 from seckill.runtime.telemetry import Metrics
 
 if TYPE_CHECKING:
@@ -103,6 +104,8 @@ def run_reaper(
 def run_prepare(settings: Settings, *, demo: bool) -> None:
     """Do what is done once before the parts of a run start: schema, durability, open buckets.
 
+    As long as nobody is an admin, it leaves a set-up link for whoever starts the run.
+
     Args:
         demo: open the sample sale too.
 
@@ -119,6 +122,7 @@ def run_prepare(settings: Settings, *, demo: bool) -> None:
             for warning in stores.durability_warnings:
                 _log.warning("Redis is not configured as one expects", what=warning)
             await stores.fence.keep()
+            await leave_setup_link(stores)
             if demo:
                 await open_sample_sale(stores)
 

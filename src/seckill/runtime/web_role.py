@@ -19,6 +19,7 @@ from seckill.ledger.mark_folders import SEEN_EVERY_MS
 from seckill.payment.delivery import deliver_for_ever
 from seckill.payment.sandbox import Sandbox
 from seckill.payment.webhook import WebhookReader
+from seckill.runtime.admin_parts import admin_parts
 from seckill.runtime.bootstrap import open_stores
 from seckill.runtime.contradictions import public_key_pem
 from seckill.runtime.errors import PartMissing
@@ -128,6 +129,7 @@ async def _web(settings: Settings, slot: int, metrics: Metrics, stop: asyncio.Ev
                 addresses=flow.addresses,
                 payments=desk,
                 sandbox=sandbox,
+                admin=admin_parts(stores),
                 limits=WebLimits(
                     body_bytes_max=settings.body_bytes_max,
                     body_timeout_ms=settings.body_timeout_ms,

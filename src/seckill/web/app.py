@@ -19,6 +19,7 @@ from seckill.domain.errors import InvalidValue, SeckillError
 from seckill.domain.ids import ReservationId, UserId, check_goods_id
 from seckill.domain.instants import rfc3339_ms
 from seckill.domain.order import OrderState
+from seckill.web.admin.side import AdminSide
 from seckill.web.docs_page import DOCS_CSP, docs_page
 from seckill.web.flow import FlowControl
 from seckill.web.hot import HotRoutes
@@ -99,6 +100,16 @@ class WebApp:
         _add_orders(framework, parts, orders, feed)
         add_payments(framework, parts, payments)
         _add_operations(framework, parts)
+        self._admin: AdminSide | None = None
+        if parts.admin is not None:
+            self._admin = AdminSide(
+                parts.admin,
+                addresses=parts.addresses,
+                limits=parts.limits,
+                metrics=parts.metrics,
+                clock=parts.clock,
+            )
+            self._admin.add_to(framework)
         self._others: ASGIApp = _Edge(framework, parts)
         self._tasks = asyncio.TaskGroup()
         self._hot = HotRoutes(
@@ -127,6 +138,8 @@ class WebApp:
             parts.create_task(self._payments.run())
             parts.create_task(self._feed.run())
             parts.create_task(self._authenticator.run())
+            if self._admin is not None:
+                parts.create_task(self._admin.run())
 
     def drain(self) -> None:
         """From now on: unready, every answer ends its connection, streams are sent away."""

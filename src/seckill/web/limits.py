@@ -21,6 +21,13 @@ class WebLimits:
         payment_call_lanes: such calls under way at once in one process.
         payment_wait_ms: how long a request may wait for ledger and provider before it reads 503.
         queued_lookups_max: look-ups in Redis at once, of purchases not yet in the ledger.
+        admin_calls_max: calls of operators that may wait in one process.
+        admin_call_lanes: such calls under way at once in one process: each holds at most one
+            connection to the ledger, and buyers need the others.
+        admin_begin_ms: how long such a call may wait for a lane before it reads 503.
+        admin_wait_ms: how long an operator waits for an answer before they read 503.
+        admin_failures_max: failed attempts to come in as an operator, from one address, at once.
+        admin_failure_pause_ms: after so long one more attempt may fail.
         sse_streams_max: event streams open in one process.
         sse_streams_per_user_max: event streams of one user in one process.
         sse_heartbeat_ms: a comment line goes out at least this often, so that a client that left
@@ -40,6 +47,12 @@ class WebLimits:
     payment_call_lanes: int = 4
     payment_wait_ms: int = 8_000
     queued_lookups_max: int = 32
+    admin_calls_max: int = 64
+    admin_call_lanes: int = 2
+    admin_begin_ms: int = 2_000
+    admin_wait_ms: int = 15_000
+    admin_failures_max: int = 10
+    admin_failure_pause_ms: int = 6_000
     sse_streams_max: int = 2_000
     sse_streams_per_user_max: int = 8
     sse_heartbeat_ms: int = 15_000

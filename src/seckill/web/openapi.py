@@ -16,10 +16,20 @@ from seckill.web.requests import TOKEN_CHARS_MAX
 from seckill.web.schemas import Problem
 from seckill.web.wire import phrase
 
-__all__ = ["PROBLEM_RESPONSES", "with_hot_routes"]
+__all__ = ["LEAST_ROLE", "PROBLEM_RESPONSES", "with_hot_routes"]
 
 Security = list[dict[str, list[str]]]
 
+LEAST_ROLE: Final = "x-least-role"
+"""What a route of the operators' API says of the least role that it takes."""
+
+OPERATORS: Final[Mapping[str, Mapping[str, str]]] = {
+    "operator": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "the token of an operator, as `seckill admin token create` makes it",
+    }
+}
 _PROBLEM_REF: Final = {"$ref": "#/components/schemas/Problem"}
 _RETRY_AFTER: Final = {
     "Retry-After": {
@@ -52,6 +62,8 @@ def with_hot_routes(
             _drop_framework_errors(operation)
             if "orders" in operation.get("tags", ()):
                 operation["security"] = security
+            elif LEAST_ROLE in operation:
+                operation["security"] = [{name: []} for name in OPERATORS]
     paths[PURCHASE_ROUTE] = {"post": _purchase(security)}
     paths[ORDER_ROUTE] = {"get": _order(security)}
     document["paths"] = dict(sorted(paths.items()))
@@ -61,7 +73,10 @@ def with_hot_routes(
         schemas.pop(unused, None)
     schemas["PurchaseAnswer"] = _purchase_answer()
     schemas["Problem"] = Problem.model_json_schema()
-    components["securitySchemes"] = {name: dict(scheme) for name, scheme in schemes.items()}
+    known = (
+        {**schemes, **OPERATORS} if any(path.startswith("/admin/") for path in paths) else schemes
+    )
+    components["securitySchemes"] = {name: dict(scheme) for name, scheme in known.items()}
     return document
 
 

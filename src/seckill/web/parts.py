@@ -8,6 +8,7 @@ from seckill.domain.clock import Clock
 from seckill.payment.sandbox import Sandbox
 from seckill.sentinel import Sentinel
 from seckill.web.addresses import Addresses
+from seckill.web.admin.ports import AdminParts
 from seckill.web.limits import WebLimits
 from seckill.web.ports import (
     Authenticator,
@@ -41,6 +42,7 @@ class WebParts:
         clock: the time that buyers are told.
         payments: None where no payment provider is set up.
         sandbox: the page of the sandbox provider; None where it is not in use.
+        admin: what operators work with; None where they do not come in by HTTP.
         limits: bounds.
         sentinel: flow control; by default without a rule.
         addresses: tells where a request came from.
@@ -59,6 +61,7 @@ class WebParts:
     clock: Clock
     payments: PaymentDesk | None = None
     sandbox: Sandbox | None = None
+    admin: AdminParts | None = None
     limits: WebLimits = field(default_factory=WebLimits)
     sentinel: Sentinel = field(default_factory=Sentinel)
     addresses: Addresses = field(default_factory=Addresses)

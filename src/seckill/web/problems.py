@@ -7,6 +7,7 @@ The tree::
         ├── Malformed            400  cannot be read at all
         ├── RuleBroken           422  can be read and breaks a rule
         ├── Unauthenticated      401  with WWW-Authenticate
+        ├── Forbidden            403  known, and not allowed to do this
         ├── NotFound             404  unknown, or not yours: the two look alike on purpose
         ├── MethodNotAllowed     405  with Allow
         ├── Fault                500  an error of the program; the log has the rest
@@ -14,7 +15,7 @@ The tree::
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from seckill.domain.errors import SeckillError
@@ -24,6 +25,7 @@ from seckill.web.wire import phrase, render
 __all__ = [
     "BASE_HEADERS",
     "Fault",
+    "Forbidden",
     "HTTPProblem",
     "Malformed",
     "MethodNotAllowed",
@@ -54,6 +56,7 @@ class HTTPProblem(SeckillError):  # noqa: N818  -- named as RFC 9457 names it
         field: the name of the value that is wrong, as the caller wrote it.
         rule: the rule that it breaks.
         headers: further headers of the answer.
+        errors: where several values are wrong, each of them.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class HTTPProblem(SeckillError):  # noqa: N818  -- named as RFC 9457 names it
         field: str | None = None,
         rule: str | None = None,
         headers: Headers = (),
+        errors: Sequence[Mapping[str, object]] = (),
     ) -> None:
         super().__init__(detail)
         self.status = status
@@ -71,6 +75,7 @@ class HTTPProblem(SeckillError):  # noqa: N818  -- named as RFC 9457 names it
         self.field = field
         self.rule = rule
         self.headers = headers
+        self.errors = errors
 
     def body(self) -> bytes:
         """The answer's body.
@@ -87,6 +92,8 @@ class HTTPProblem(SeckillError):  # noqa: N818  -- named as RFC 9457 names it
         if self.field is not None:
             members["field"] = self.field[:_ECHO_CHARS_MAX].encode("utf-8", "replace").decode()
             members["rule"] = self.rule
+        if self.errors:
+            members["errors"] = list(self.errors)
         return json.dumps(members, separators=(",", ":")).encode("ascii")
 
     def answer(self, *, head: bool = False) -> bytes:
@@ -137,6 +144,13 @@ class Unauthenticated(HTTPProblem):
 
     def __init__(self, detail: str, challenge: str) -> None:
         super().__init__(401, detail, headers=((b"www-authenticate", challenge.encode("ascii")),))
+
+
+class Forbidden(HTTPProblem):
+    """We know who is asking, and they may not do this."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(403, detail)
 
 
 class NotFound(HTTPProblem):

@@ -123,6 +123,9 @@ class Problem(_Shape):
     detail: str
     field: str | None = Field(default=None, description="the value that is wrong")
     rule: str | None = Field(default=None, description="the rule that it breaks")
+    errors: list[dict[str, object]] | None = Field(
+        default=None, description="where several values are wrong, each of them"
+    )
 
 
 class Health(_Shape):

@@ -227,7 +227,7 @@ def _drive_reaper(reaper: ReaperMetrics) -> None:
 async def _drive_web(web: HTTPMetrics) -> None:
     for outcome in Outcome:
         web.decisions(outcome, "", 1)
-    for name in await routes() | {"PUT (none)"}:
+    for name in await routes() | {"PUT (none)", "GET /admin/api/me"}:
         method, _, route = name.partition(" ")
         for status in (200, 409, 503):
             web.requests(route, method, status, [0.01, 0.02])
@@ -288,7 +288,7 @@ def test_causes_and_kinds_of_the_table_are_those_that_the_admission_says() -> No
 
 async def test_routes_of_the_table_are_those_that_the_application_has() -> None:
     operations = {"GET /healthz", "GET /readyz", "GET /metrics"}
-    assert set(ROUTES) == await routes() - operations | {"operations", "other"}
+    assert set(ROUTES) == await routes() - operations | {"admin", "operations", "other"}
 
 
 def _observed() -> set[str]:
