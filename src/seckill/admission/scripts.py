@@ -27,6 +27,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
+from seckill.admission.batch_lines import BatchLines, write_command
 from seckill.admission.durability import Barrier
 from seckill.admission.errors import ScriptRefused, StockUnavailable
 
@@ -119,11 +120,14 @@ class Scripts:
     Args:
         redis: the client.
         barrier: sent behind a script that is run with ``durable=True``, on the same connection.
+            Such scripts, the batches of purchases, have connections of their own.
     """
 
     def __init__(self, redis: Redis, barrier: Barrier | None = None) -> None:
         self._redis = redis
         self._barrier = barrier
+        self._lines = BatchLines(redis)
+        self._barrier_command = b"" if barrier is None else write_command(*barrier.command)
 
     @property
     def touch(self) -> int:
@@ -147,12 +151,13 @@ class Scripts:
             StockUnavailable: Redis cannot answer now, or has too few copies of what was written.
             ScriptRefused: the arguments break the script's contract.
         """
-        arguments = (len(keys), *keys, _pack(request), *more)
+        arguments: tuple[str | bytes | int, ...] = (len(keys), *keys, _pack(request), *more)
+        send = self._send_durably if durable else self._send
         try:
             try:
-                reply = await self._send(("EVALSHA", script.sha, *arguments), durable=durable)
+                reply = await send("EVALSHA", script.sha, *arguments)
             except NoScriptError:
-                reply = await self._send(("EVAL", script.text, *arguments), durable=durable)
+                reply = await send("EVAL", script.text, *arguments)
         except ResponseError as error:
             if str(error).startswith(("BATCH ", "CHANGE ", "OPEN ")):
                 raise ScriptRefused(f"{script.name}: {error}") from error
@@ -163,21 +168,23 @@ class Scripts:
             raise StockUnavailable("connection", str(error), outcome_known=False) from error
         return _unpack(reply)
 
-    async def _send(self, command: tuple[Any, ...], *, durable: bool) -> bytes:
-        if not durable or self._barrier is None:
-            reply: bytes = await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
-            return reply
-        async with self._redis.pipeline(transaction=False) as pipeline:
-            pipeline.execute_command(*command)
-            pipeline.execute_command(*self._barrier.command)
-            reply, copies = await pipeline.execute(raise_on_error=False)
-        for part in (reply, copies):
+    async def _send(self, *command: str | bytes | int) -> bytes:
+        reply: bytes = await self._redis.execute_command(*command)  # type: ignore[no-untyped-call]
+        return reply
+
+    async def _send_durably(self, *command: str | bytes | int) -> bytes:
+        """Send a command and the barrier behind it, on one of the lines of the batches."""
+        barrier = self._barrier
+        data = write_command(*command) + self._barrier_command
+        replies = await self._lines.call(data, 1 if barrier is None else 2)
+        for part in replies:
             if isinstance(part, Exception):
                 raise part
-        if not self._barrier.satisfied_by(copies):
+        if barrier is not None and not barrier.satisfied_by(replies[1]):
             raise StockUnavailable(
                 "not_durable",
-                f"{' '.join(map(str, self._barrier.command))} answered {copies}",
+                f"{' '.join(map(str, barrier.command))} answered {replies[1]}",
                 outcome_known=False,
             )
+        reply: bytes = replies[0]
         return reply

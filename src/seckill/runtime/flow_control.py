@@ -58,6 +58,7 @@ _LEASE_TIMEOUT_MS: Final = 500
 """A Redis that takes longer is away, as far as tokens go; each process keeps its share then."""
 
 _WATCH_EVERY_S: Final = 0.5
+_CLOSED: Final = BreakerState.CLOSED
 _SWITCHED_OFF: Final = "off"
 
 
@@ -103,10 +104,11 @@ class RedisCircuit:
         sentinel = self._sentinel
         if sentinel.degrade.rules is not self._rules:
             self._breakers = self._find()
-        if not self._breakers or not sentinel.enabled:
-            return False
-        now_ns = sentinel.clock.now_ns()
-        return not all(breaker.admits(now_ns) for breaker in self._breakers)
+        # Asked for every purchase, so nothing is asked that a closed breaker need not know.
+        for breaker in self._breakers:
+            if breaker.state is not _CLOSED and not breaker.admits(sentinel.clock.now_ns()):
+                return sentinel.enabled
+        return False
 
     async def begin(self) -> CircuitCall | None:
         """See Circuit."""
