@@ -135,6 +135,7 @@ class HotRoutes:
         self._answers = PurchaseAnswers()
         self._languages = Languages()
         self._attempts = AttemptIds()
+        # By the whole path: who has it needs neither look for its route nor cut it.
         self._goods_ids: dict[bytes, GoodsId] = {}
         self.decided: list[_Purchase] = []
         """Decided and not told yet."""
@@ -154,6 +155,8 @@ class HotRoutes:
 
     def route(self, path: bytes) -> Route | None:
         """How a path is served here; None: it is not one of the two routes."""
+        if path in self._goods_ids:
+            return self._purchase_route
         if path.startswith(_PURCHASE_PREFIX):
             if path.find(b"/", len(_PURCHASE_PREFIX)) < 0 and len(path) > len(_PURCHASE_PREFIX):
                 return self._purchase_route
@@ -185,8 +188,7 @@ class HotRoutes:
         """Read a purchase and ask the gate. None: it will call back."""
         if request.method != b"POST":
             raise MethodNotAllowed("POST")
-        segment = request.path[len(_PURCHASE_PREFIX) :]
-        goods_id = self._goods_ids.get(segment) or self._read_goods_id(segment)
+        goods_id = self._goods_ids.get(request.path) or self._read_goods_id(request.path)
         headers = pick_headers(request.headers)
         request.user_id = self._authenticator.identify(headers, request.query)
         key = headers.get(b"idempotency-key")
@@ -207,15 +209,15 @@ class HotRoutes:
             raise body_refused(request.fault, limits.body_bytes_max, limits.body_timeout_ms)
         request.quantity = read_purchase(request.body).quantity
 
-    def _read_goods_id(self, segment: bytes) -> GoodsId:
+    def _read_goods_id(self, path: bytes) -> GoodsId:
         """Read a goods id out of the path and remember it: there are few, and they come often."""
         try:
-            goods_id = check_goods_id(read_segment(segment, "goods_id"))
+            goods_id = check_goods_id(read_segment(path[len(_PURCHASE_PREFIX) :], "goods_id"))
         except InvalidValue as invalid:
             raise RuleBroken(invalid.field, invalid.rule) from None
         if len(self._goods_ids) >= _GOODS_IDS_MAX:
             self._goods_ids.clear()
-        self._goods_ids[segment] = goods_id
+        self._goods_ids[path] = goods_id
         return goods_id
 
     def tell(self) -> None:
