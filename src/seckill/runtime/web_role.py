@@ -38,8 +38,7 @@ from seckill.runtime.settings import Settings
 from seckill.runtime.telemetry import Metrics
 from seckill.runtime.web_ports import LedgerBooks, QueuedReservations, SalesOnShow, StoreWatch
 from seckill.web.app import build_app
-from seckill.web.auth import DevAuth, FixedKey, JWTAuth, TokenKeys
-from seckill.web.jwks import JWKSKeys
+from seckill.web.dev_auth import DevAuth
 from seckill.web.limits import WebLimits
 from seckill.web.parts import WebParts
 from seckill.web.ports import Authenticator
@@ -187,6 +186,10 @@ def authenticator(settings: Settings, clock: Clock) -> Authenticator:
     """Who says who the buyer is. The settings were checked for contradictions before."""
     if settings.auth == "dev":
         return DevAuth()
+    # Only who has tokens to check pays for loading what that needs.
+    from seckill.web.auth import FixedKey, JWTAuth, TokenKeys  # noqa: PLC0415
+    from seckill.web.jwks import JWKSKeys  # noqa: PLC0415
+
     algorithm = settings.jwt_algorithm
     keys: TokenKeys
     if settings.jwt_jwks_url:

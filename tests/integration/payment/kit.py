@@ -52,7 +52,7 @@ from seckill.runtime.listener import open_listeners
 from seckill.runtime.payment_desk import Desk
 from seckill.runtime.web_ports import LedgerBooks, QueuedReservations, SalesOnShow
 from seckill.web.app import build_app
-from seckill.web.auth import DevAuth
+from seckill.web.dev_auth import DevAuth
 from seckill.web.limits import WebLimits
 from seckill.web.parts import WebParts
 from seckill.web.server import ServerSettings, serve

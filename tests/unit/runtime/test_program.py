@@ -10,7 +10,7 @@ _NOT_LOADED = {
     # A supervisor lives as long as the run and should be small: no store, no framework.
     "seckill.runtime.supervise": {"redis", "sqlalchemy", "fastapi", "typer", "confluent_kafka"},
     "seckill.runtime.roles": {"fastapi", "typer", "alembic", "confluent_kafka", "jwt"},
-    "seckill.runtime.web_role": {"typer", "alembic", "confluent_kafka"},
+    "seckill.runtime.web_role": {"typer", "alembic", "confluent_kafka", "jwt"},
     # What the first words of every command wait for.
     "seckill.cli": {"pydantic", "redis", "sqlalchemy", "fastapi", "importlib.metadata"},
     "seckill.runtime.settings": {"seckill.sentinel", "redis", "sqlalchemy"},

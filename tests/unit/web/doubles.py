@@ -16,7 +16,7 @@ from seckill.domain.reservation import Place
 from seckill.domain.sale import Sale
 from seckill.payment.errors import BadSignature, UnreadableNews
 from seckill.payment.webhook import WebhookReader
-from seckill.web.auth import DevAuth
+from seckill.web.dev_auth import DevAuth
 from seckill.web.limits import WebLimits
 from seckill.web.parts import WebParts
 from seckill.web.ports import (

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from seckill.domain.clock import SystemClock
 from seckill.domain.errors import InvalidValue
-from seckill.web.auth import Algorithm, DevAuth, FixedKey, JWTAuth
+from seckill.web.auth import Algorithm, FixedKey, JWTAuth
+from seckill.web.dev_auth import DevAuth
 from seckill.web.problems import HTTPProblem
 from unit.web.doubles import headers_of
 
