@@ -438,6 +438,25 @@ async def test_a_batch_whose_partitions_went_to_another_worker_is_dropped(way: K
     assert {e.place for e in [*found, *rest]} <= {d.events[0].place for d in held}
 
 
+async def test_a_partition_that_went_while_the_database_was_slow_is_read_when_it_is_back(
+    way: KafkaWay,
+) -> None:
+    """Shown to the group as alive, so paused; and the library keeps that through a rebalance."""
+    first = await way.channel(0)
+    await until(lambda: len(first._owned) == way.options.partitions, 20)
+    await until(lambda: len(first._paused) == way.options.partitions, 20)
+    second = await way.channel(1)
+    await until(lambda: bool(second._owned), 20)
+    await admit(way, 300)
+    await way.carry()
+    # From here on the first one asks without a break, so that nothing of it is paused any more
+    # when it gets back what the second one leaves.
+    receiving = asyncio.create_task(receive_until(first, 300))
+    await until(lambda: not first._paused & first._owned)
+    await second.close()
+    assert len({event.place for event in await receiving}) == 300
+
+
 async def test_workers_that_come_and_go_lose_nothing(way: KafkaWay) -> None:
     """A storm of rebalances under load."""
     ledger = MemoryOrderLedger()

@@ -94,7 +94,8 @@ class KafkaChannel:
         self._hands = Hands()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._owned: set[int] = set()
-        self._paused = False
+        # Also what has gone since: the library keeps a partition paused through every rebalance.
+        self._paused: set[int] = set()
         self._uncommitted = False
         self._on_rebalance = on_rebalance
         self._thread = threading.Thread(target=self._work, name=f"kafka {name}", daemon=True)
@@ -247,12 +248,15 @@ class KafkaChannel:
         owned = consumer.assignment()
         if owned:
             consumer.pause(owned)
-            self._paused = True
+            self._paused |= {at.partition for at in owned}
+
+    def _resume(self, consumer: Any) -> None:
+        if back := self._paused & self._owned:
+            consumer.resume([TopicPartition(self._options.topic, number) for number in back])
+            self._paused -= back
 
     def _fetch(self, consumer: Any, messages_max: int, wait_ms: int) -> None:
-        if self._paused:
-            consumer.resume(consumer.assignment())
-            self._paused = False
+        self._resume(consumer)
         # The first one is waited for; then what has come already, at once.
         first = consumer.poll(wait_ms / 1000)
         if first is not None:
