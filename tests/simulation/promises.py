@@ -11,7 +11,7 @@ from seckill.audit.collect import BucketReader
 from seckill.audit.report import Kind
 from seckill.domain.order import HOLDING_STATES, OrderState
 from seckill.ledger.looks import SQLAuditLedger
-from seckill.ledger.tables import collisions, losses, orders, sales
+from seckill.ledger.tables import collisions, losses, orders, releases, sales
 from simulation.stores import KEYS
 from simulation.wire import Process, WireDatabase
 from simulation.world import World
@@ -24,6 +24,7 @@ _LIVE = {state.value for state in HOLDING_STATES}
 @dataclass(frozen=True)
 class _Books:
     orders: dict[str, Any]
+    spent: set[str]
     lost: set[str]
     stock_units: int
     sold_units: int
@@ -36,12 +37,15 @@ class _Books:
                 select(orders.c.reservation_id, orders.c.user_id, orders.c.quantity, orders.c.state)
             )
             written = {row.reservation_id: row for row in rows}
+            spent = set(
+                connection.scalars(select(releases.c.reservation_id).where(releases.c.spent))
+            )
             lost = set(connection.scalars(select(losses.c.reservation_id)))
             stock_units, sold_units = connection.execute(
                 select(sales.c.stock_units, sales.c.sold_units)
             ).one()
             collided = len(connection.execute(select(collisions.c.seq)).all())
-        return cls(written, lost, stock_units, sold_units, collided)
+        return cls(written, spent, lost, stock_units, sold_units, collided)
 
 
 async def broken_promises(world: World, engine: Engine, *, stock_units: int) -> list[str]:
@@ -49,8 +53,9 @@ async def broken_promises(world: World, engine: Engine, *, stock_units: int) -> 
     books = _Books.read(engine)
     live = [row for row in books.orders.values() if row.state in _LIVE]
     live_units = sum(row.quantity for row in live)
-    users = Counter(row.user_id for row in live)
-    stock_left, holders = await _bucket(world)
+    spent = [books.orders[name] for name in books.spent]
+    users = Counter(row.user_id for row in [*live, *spent])
+    stock_left, holders, spenders = await _bucket(world)
     broken = {
         "oversold": live_units > min(stock_units, books.stock_units),
         "a user has more than the limit": any(count > 1 for count in users.values()),
@@ -58,6 +63,8 @@ async def broken_promises(world: World, engine: Engine, *, stock_units: int) -> 
         "stranded units": stock_left < books.stock_units - live_units,
         "phantom units": stock_left > books.stock_units - live_units,
         "buyers differ from orders": holders != {(row.user_id, row.reservation_id) for row in live},
+        "who gave up may buy again": spenders
+        != {(row.user_id, row.reservation_id) for row in spent},
         "told yes, silently lost": any(
             name not in books.orders and name not in books.lost for name in world.told
         ),
@@ -81,20 +88,19 @@ async def broken_promises(world: World, engine: Engine, *, stock_units: int) -> 
     return found + [f"audit: {kind}" for kind in await _audit(world, engine)]
 
 
-async def _bucket(world: World) -> tuple[int, set[tuple[str, str]]]:
-    """Units left in Redis, and who holds what there."""
+async def _bucket(world: World) -> tuple[int, set[tuple[str, str]], set[tuple[str, str]]]:
+    """Units left in Redis, who holds what there, and who has spent what."""
     reader = Process("reader", world.calls)
     buckets = world.buckets_of(reader)
 
-    async def read() -> tuple[int, set[tuple[str, str]]]:
+    async def read() -> tuple[int, set[tuple[str, str]], set[tuple[str, str]]]:
         view = await buckets.look(world.bucket_id)
-        held = {
-            (user, world.ids.encode(holding.place))
-            async for some in buckets.holders(world.bucket_id)
-            for user, holdings in some
-            for holding in holdings
-        }
-        return view.stock_units, held
+        kept: dict[bool, set[tuple[str, str]]] = {False: set(), True: set()}
+        async for some in buckets.holders(world.bucket_id):
+            for user, holdings in some:
+                for holding in holdings:
+                    kept[holding.spent].add((user, world.ids.encode(holding.place)))
+        return view.stock_units, kept[False], kept[True]
 
     reading = reader.spawn("read", read())
     await world.deliver_all()

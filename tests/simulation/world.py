@@ -53,6 +53,8 @@ STOCK_UNITS = 3
 USERS = 6
 ASKS = 14
 _CRASHES_MAX = 2
+_NOT_AGAIN = 3
+"""Every fourth sale sells nothing more to whoever let an order expire: this is which."""
 _TIMEOUT_S = 1.0
 _REPORT_EVERY_S = 0.25
 _SEEN_EVERY_S = 5.0
@@ -205,7 +207,12 @@ class World:
         creating = self.operator.spawn(
             "create",
             ledger.sales.create_sale(
-                NewSale(goods_id=GoodsId("g"), stock_units=STOCK_UNITS, starts_at_ms=0),
+                NewSale(
+                    goods_id=GoodsId("g"),
+                    stock_units=STOCK_UNITS,
+                    starts_at_ms=0,
+                    may_buy_again=self.seed % 4 != _NOT_AGAIN,
+                ),
                 actor="simulation",
             ),
         )

@@ -1,7 +1,7 @@
 """One bucket as Redis shows it, and the calls that read and change it."""
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,12 +27,15 @@ from seckill.domain.ids import AttemptId, UserId
 from seckill.domain.reservation import BucketId, Place
 from seckill.domain.sale import Sale
 
-__all__ = ["OUTBOX_GROUP", "BucketView", "Buckets", "Holding", "parse_holdings"]
+__all__ = ["OUTBOX_GROUP", "BucketView", "Buckets", "Holding", "held_units", "parse_holdings"]
 
 OUTBOX_GROUP: Final = "orders"
 """Consumer group that carries the outbox to the ledger."""
 
 RELEASES_PER_CALL_MAX: Final = 256
+_SPENT: Final = "!"
+"""Stands in front of the attempt of a spent reservation: no attempt id has it (release.lua)."""
+
 _STAGE_SLICE: Final = 500
 _STAGES_KEPT_MAX: Final = 8
 """How many epochs back the stage of a rebuild that came to no end is looked for."""
@@ -73,26 +76,41 @@ class BucketView:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """One reservation as the buyers hash keeps it."""
+    """One reservation as the buyers hash keeps it.
+
+    Attributes:
+        spent: its units are back on sale, and still count against the limit of its buyer.
+    """
 
     place: Place
     quantity: int
     attempt_id: AttemptId
+    spent: bool = False
+
+
+def held_units(holdings: Iterable[Holding]) -> int:
+    """The units that are not on sale because of these."""
+    return sum(holding.quantity for holding in holdings if not holding.spent)
 
 
 def parse_holdings(bucket_id: BucketId, record: bytes) -> list[Holding]:
-    """Read one record of the buyers hash (its form is written by admit.lua)."""
+    """Read one record of the buyers hash (its form is written by admit.lua and release.lua)."""
     holdings = []
     for item in record.decode("ascii").split(","):
         epoch, seq, quantity, attempt = item.split(".", 3)
         place = Place(bucket_id.sale_id, int(epoch), bucket_id.bucket, int(seq))
-        holdings.append(Holding(place, int(quantity), AttemptId(attempt)))
+        spent = attempt.startswith(_SPENT)
+        attempt_id = AttemptId(attempt.removeprefix(_SPENT))
+        holdings.append(Holding(place, int(quantity), attempt_id, spent))
     return holdings
 
 
 def format_holdings(holdings: Sequence[Holding]) -> str:
-    """Write one record of the buyers hash, as admit.lua would."""
-    return ",".join(f"{h.place.epoch}.{h.place.seq}.{h.quantity}.{h.attempt_id}" for h in holdings)
+    """Write one record of the buyers hash, as the scripts would."""
+    return ",".join(
+        f"{h.place.epoch}.{h.place.seq}.{h.quantity}.{_SPENT * h.spent}{h.attempt_id}"
+        for h in holdings
+    )
 
 
 def _readable_holders(
@@ -141,7 +159,7 @@ class Buckets:
         )
 
     async def holdings(self, bucket_id: BucketId, user_id: UserId) -> list[Holding]:
-        """The reservations that a user holds in a bucket."""
+        """The reservations of a user in a bucket, spent ones too."""
         try:
             record: Any = await self._redis.hget(self._keys.bucket(bucket_id).buyers, user_id)
         except RedisError as error:
@@ -165,7 +183,7 @@ class Buckets:
         keys = self._keys.bucket(bucket_id)
         # One key for each epoch: a rebuild that was overtaken must not write into another's.
         staged_buyers = keys.staged_buyers(epoch)
-        held_units = sum(h.quantity for _, holdings in buyers for h in holdings)
+        held = sum(held_units(holdings) for _, holdings in buyers)
         try:
             earlier = range(max(1, epoch - _STAGES_KEPT_MAX), epoch + 1)
             await self._redis.unlink(*(keys.staged_buyers(before) for before in earlier))
@@ -182,7 +200,7 @@ class Buckets:
         request = (
             epoch,
             put_units,
-            held_units,
+            held,
             len(buyers),
             sale.limit_per_user,
             sale.starts_at_ms,
@@ -274,13 +292,18 @@ class Buckets:
                 return
 
     async def release(
-        self, bucket_id: BucketId, epoch: int, reservations: Sequence[tuple[UserId, Place]]
+        self,
+        bucket_id: BucketId,
+        epoch: int,
+        reservations: Sequence[tuple[UserId, Place]],
+        spent: Collection[Place] = (),
     ) -> list[int] | Status:
         """Give the units of reservations back, each once.
 
         Args:
             epoch: the epoch in which these releases are valid.
             reservations: at most 256.
+            spent: those of them that still count against the limit of their buyers.
 
         Returns:
             For each the seq of its release, 0 where the user does not hold it; or the status that
@@ -290,7 +313,7 @@ class Buckets:
         keys = self._keys.bucket(bucket_id)
         request: list[int | str] = [epoch]
         for user_id, place in reservations:
-            request += (user_id, place.epoch, place.seq)
+            request += (user_id, place.epoch, place.seq, int(place in spent))
         reply = await self._scripts.run(
             RELEASE, (keys.meta, keys.buyers, keys.outbox, keys.released), request, durable=True
         )

@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from seckill.admission.bucket import Buckets, BucketView
+from seckill.admission.bucket import Buckets, BucketView, held_units
 from seckill.admission.errors import BucketFenced
 from seckill.admission.fence_ports import (
     CurrentEpoch,
@@ -197,7 +197,7 @@ class BucketRebuild:
         async for holders in self._buckets.holders(self._bucket_id):
             for user_id, holdings in holders:
                 for one in holdings:
-                    if one.place in missing:
+                    if one.place in missing and not one.spent:
                         found[one.place] = Recovered(
                             one.place, user_id, one.quantity, one.attempt_id
                         )
@@ -215,14 +215,14 @@ class BucketRebuild:
         started_ms: float,
     ) -> Rebuild:
         """Write the statement into the ledger and the log."""
-        held_units = sum(h.quantity for _, holdings in plan.buyers for h in holdings)
+        held = sum(held_units(holdings) for _, holdings in plan.buyers)
         await self._ledger.reopened(
             self._bucket_id,
             Reopening(
                 rebuilt=True,
                 new_epoch=plan.epoch,
                 put_units=plan.put_units,
-                held_units=held_units,
+                held_units=held,
                 buyers=len(plan.buyers),
                 recovered_orders=recovered,
                 withheld_units=plan.withheld_units,
@@ -234,7 +234,7 @@ class BucketRebuild:
             bucket_id=self._bucket_id,
             epoch=plan.epoch,
             put_units=plan.put_units,
-            held_units=held_units,
+            held_units=held,
             buyers=len(plan.buyers),
             lost=self._ids.encode_many(plan.lost) if plan.lost else [],
             recovered_orders=recovered,
@@ -250,8 +250,8 @@ class BucketRebuild:
             epoch=plan.epoch,
             paused_for_ms=done.paused_ms,
             rebuilt_in_ms=done.rebuild_ms,
-            left=plan.put_units - held_units,
-            held=held_units,
+            left=plan.put_units - held,
+            held=held,
             recovered=recovered,
             withheld=plan.withheld_units,
             oversold=0,

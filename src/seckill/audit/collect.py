@@ -296,9 +296,12 @@ class BucketReader:
 
 
 def read_record(bucket_id: BucketId, record: bytes) -> list[Holding] | None:
-    """The holdings in a record; None when it is not what the admission script writes."""
+    """What is held by a record; None when it is not what the scripts write.
+
+    What is spent is back on sale: nobody holds it.
+    """
     try:
-        return parse_holdings(bucket_id, record)
+        return [one for one in parse_holdings(bucket_id, record) if not one.spent]
     except (ValueError, UnicodeDecodeError):
         return None
 

@@ -143,7 +143,7 @@ def check_duplicates(ref: Ref, faults: Sequence[HoldingFault]) -> Iterable[Findi
         yield ref.finding(
             Kind.DUPLICATE,
             tally,
-            f"{tally.count} users hold more units in live orders than one buyer may.",
+            f"{tally.count} users have more units in their orders than one buyer may.",
             "Look at the orders of these users, and cancel what is beyond the limit.",
         )
 
@@ -168,7 +168,7 @@ def check_counters(ref: Ref, sums: SaleSums, faults: Sequence[HoldingFault]) -> 
             tally.add(
                 Subject(
                     user_id=fault.user_id,
-                    note=f"counted {fault.held_units} units, live orders {fault.live_units}",
+                    note=f"counted {fault.held_units} units, orders {fault.live_units}",
                 )
             )
     if tally.count:

@@ -349,7 +349,12 @@ class SaleAudit:
         for order, record in zip(orders, records, strict=True):
             place = order.place
             beginning = f"{place.epoch}.{place.seq}.{order.quantity}.".encode()
-            if record is None or not any(item.startswith(beginning) for item in record.split(b",")):
+            items = () if record is None else record.split(b",")
+            # What is spent has a "!" there, and is held by nobody.
+            if not any(
+                item.startswith(beginning) and not item.startswith(beginning + b"!")
+                for item in items
+            ):
                 bucket.suspects.add((place, order.user_id))
         await self._confirm_when_many(bucket)
 

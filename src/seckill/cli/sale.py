@@ -68,6 +68,14 @@ def sale_create(
             " the sale runs and has units left, else goes back) or refund."
         ),
     ] = "take_free_unit",
+    may_buy_again: Annotated[
+        bool,
+        typer.Option(
+            "--may-buy-again/--may-not-buy-again",
+            help="Whether who let an order expire, or cancelled it, may buy once more. If not, the"
+            " units still count against their limit, and money that comes late goes back.",
+        ),
+    ] = True,
     data_dir: DataDirOption = None,
     as_json: JSONOption = False,
 ) -> None:
@@ -85,6 +93,7 @@ def sale_create(
         ends_at_ms=None if ends_at is None else _instant_ms("ends_at", ends_at),
         pay_window_ms=pay_window_s * 1000,
         late_payment=check_late_payment(late_payment),
+        may_buy_again=may_buy_again,
     )
 
     async def work(stores: "Stores") -> dict[str, Any]:

@@ -34,7 +34,7 @@ class LatePayment(StrEnum):
     """What becomes of money that comes for an order whose units went back on sale."""
 
     TAKE_FREE_UNIT = "take_free_unit"
-    """It buys again, when the sale runs and has units left; else it goes back."""
+    """It buys again, when its buyer may, the sale runs and has units left; else it goes back."""
     REFUND = "refund"
     """It goes back."""
 
@@ -80,6 +80,9 @@ class NewSale:
         ends_at_ms: first instant at which one can buy no more; None is open end.
         pay_window_ms: how long an order may stay unpaid.
         late_payment: what becomes of money that comes after that.
+        may_buy_again: whether who let an order expire, or cancelled it, may buy once more. If not,
+            its units count against their limit for as long as the sale lasts, though others may
+            buy them; what an operator cancels or refunds, or the ledger refuses, does not count.
 
     Raises:
         InvalidValue: naming the field and the rule.
@@ -94,6 +97,7 @@ class NewSale:
     ends_at_ms: int | None = None
     pay_window_ms: int = 900_000
     late_payment: LatePayment = LatePayment.TAKE_FREE_UNIT
+    may_buy_again: bool = True
 
     def __post_init__(self) -> None:
         check_goods_id(self.goods_id)
@@ -142,6 +146,7 @@ class Sale:
     closed: bool = False
     late_payment: LatePayment = LatePayment.TAKE_FREE_UNIT
     retired: bool = False
+    may_buy_again: bool = True
 
     def state_at(self, now_ms: int) -> SaleState:
         """Where the sale stands at ``now_ms``. The window is [starts_at, ends_at)."""

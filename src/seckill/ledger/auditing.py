@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import ColumnElement, Select, Table, func, literal, select, tuple_
+from sqlalchemy import ColumnElement, Select, Table, func, literal, select, tuple_, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from seckill.domain.ids import ReservationId, SaleId, UserId
@@ -107,7 +107,11 @@ class AuditedCollision:
 
 @dataclass(frozen=True, slots=True)
 class HoldingFault:
-    """A user whose recorded units differ from their live orders, or pass the limit."""
+    """A user whose recorded units differ from those of their rows, or pass the limit.
+
+    Attributes:
+        live_units: of live orders, and of those given up where nobody may buy again.
+    """
 
     user_id: UserId
     live_units: int
@@ -122,7 +126,7 @@ class SaleSums:
     Attributes:
         sold_units: as the sale's own row says.
         live_units: summed over the live orders.
-        held_units: summed over what users hold.
+        held_units: summed over what users hold; what they have spent is left out.
         orders_by_state: number of orders and their units, for each state that occurs.
         pending_release_units: given back by the ledger, not yet known to Redis.
         stock_units: put on sale.
@@ -188,8 +192,13 @@ class Books:
                 .group_by(orders.c.state)
             )
         }
-        held_units = await self._connection.scalar(
+        counting_units = await self._connection.scalar(
             select(func.sum(holdings.c.units)).where(holdings.c.sale_id == sale_id)
+        )
+        spent_units = await self._connection.scalar(
+            select(func.sum(releases.c.units)).where(
+                releases.c.sale_id == sale_id, releases.c.spent
+            )
         )
         pending, pending_units = (
             await self._connection.execute(
@@ -207,7 +216,7 @@ class Books:
             live_units=sum(
                 units for state, (_, units) in by_state.items() if state in HOLDING_STATES
             ),
-            held_units=int(held_units or 0),
+            held_units=int(counting_units or 0) - int(spent_units or 0),
             orders_by_state=by_state,
             pending_releases=pending,
             pending_release_units=int(pending_units or 0),
@@ -339,7 +348,9 @@ class Books:
         return [AuditedStockChange(*row) for row in result]
 
     async def holding_faults(self, sale_id: SaleId, faults_max: int = 100) -> list[HoldingFault]:
-        """Users whose recorded units are not those of their live orders, or pass the limit.
+        """Users whose recorded units are not those of their rows, or pass the limit.
+
+        Those are live orders, and, where a sale lets nobody buy again, what they gave up.
 
         Args:
             sale_id: the sale.
@@ -350,13 +361,18 @@ class Books:
 
         Complexity: O(buyers of the sale) in the database, O(faults_max) here.
         """
-        live = (
-            select(orders.c.user_id, func.sum(orders.c.quantity).label("units"))
-            .where(
+        rows = union_all(
+            select(orders.c.user_id, orders.c.quantity.label("units")).where(
                 orders.c.sale_id == sale_id,
                 orders.c.state.in_(sorted(state.value for state in HOLDING_STATES)),
-            )
-            .group_by(orders.c.user_id)
+            ),
+            select(releases.c.user_id, releases.c.units).where(
+                releases.c.sale_id == sale_id, releases.c.spent
+            ),
+        ).subquery("rows")
+        live = (
+            select(rows.c.user_id, func.sum(rows.c.units).label("units"))
+            .group_by(rows.c.user_id)
             .subquery("live")
         )
         limit_units = (

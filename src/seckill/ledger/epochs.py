@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any, Final
 
 import structlog
-from sqlalchemy import Row, bindparam, func, insert, select, update
+from sqlalchemy import Row, bindparam, false, func, insert, select, true, union_all, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from seckill.admission.reservation_ids import ReservationIds
@@ -45,8 +45,9 @@ _SEQS_PER_LOOK: Final = 10_000
 
 _log = structlog.get_logger(__name__)
 
-Buyer = tuple[UserId, list[tuple[Place, int, AttemptId]]]
-"""A user and the reservations that they hold: place, quantity, attempt."""
+Buyer = tuple[UserId, list[tuple[Place, int, AttemptId, bool]]]
+"""A user and the reservations that count against their limit: place, quantity, attempt, and
+whether it is spent: its units are back on sale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class RebuildPlan:
         new_epoch: the epoch to open it under.
         put_units: units put into it, those that buyers hold included.
         units_left: units that nobody holds.
-        buyers: every user who holds live orders of the bucket, by user id.
+        buyers: every user who holds live orders of the bucket, or has spent some, by user id.
         lost: places that were given out and are in no book, of all epochs that were asked for.
         withheld_units: units that were taken off sale for those of them that were named now.
     """
@@ -360,15 +361,15 @@ class EpochBook:
                 reason=reason,
                 now_ms=now_ms,
             )
-            live = await connection.execute(
-                _LIVE_ORDERS, {"sale_id": bucket_id.sale_id, "bucket": bucket_id.bucket}
+            counting = await connection.execute(
+                _COUNTING_ORDERS, {"sale_id": bucket_id.sale_id, "bucket": bucket_id.bucket}
             )
             return RebuildPlan(
                 bucket_id,
                 new_epoch,
                 put_units,
                 put_units - sold_units,
-                list(_buyers(live)),
+                list(_buyers(counting)),
                 lost,
                 withheld_units,
             )
@@ -490,30 +491,36 @@ _UNITS_COMING: Final = select(func.sum(stock_changes.c.delta_units)).where(
     stock_changes.c.delta_units > 0,
 )
 
-_LIVE_ORDERS: Final = (
-    select(
-        orders.c.user_id,
-        orders.c.sale_id,
-        orders.c.epoch,
-        orders.c.bucket,
-        orders.c.seq,
-        orders.c.quantity,
-        orders.c.attempt_id,
-    )
-    .where(
-        orders.c.sale_id == bindparam("sale_id"),
-        orders.c.bucket == bindparam("bucket"),
-        orders.c.state.in_(sorted(state.value for state in HOLDING_STATES)),
-    )
-    .order_by(orders.c.user_id, orders.c.epoch, orders.c.seq)
-)
+_OF_BUCKET: Final = select(
+    orders.c.user_id,
+    orders.c.sale_id,
+    orders.c.epoch,
+    orders.c.bucket,
+    orders.c.seq,
+    orders.c.quantity,
+    orders.c.attempt_id,
+).where(orders.c.sale_id == bindparam("sale_id"), orders.c.bucket == bindparam("bucket"))
+
+_COUNTING_ORDERS: Final = union_all(
+    _OF_BUCKET.add_columns(false().label("spent")).where(
+        orders.c.state.in_(sorted(state.value for state in HOLDING_STATES))
+    ),
+    _OF_BUCKET.add_columns(true().label("spent"))
+    .join(releases, releases.c.reservation_id == orders.c.reservation_id)
+    .where(releases.c.sale_id == bindparam("sale_id"), releases.c.spent),
+).order_by("user_id", "epoch", "seq")
+"""What counts against the limit of the buyers of a bucket: live orders, and those given up where
+nobody may buy again."""
 
 
-def _buyers(live: Any) -> Iterator[Buyer]:
-    for user_id, rows in groupby(live, key=lambda row: row[0]):
+def _buyers(counting: Any) -> Iterator[Buyer]:
+    for user_id, rows in groupby(counting, key=lambda row: row[0]):
         yield (
             user_id,
-            [(Place(*place), quantity, attempt_id) for _, *place, quantity, attempt_id in rows],
+            [
+                (Place(*place), quantity, attempt_id, bool(spent))
+                for _, *place, quantity, attempt_id, spent in rows
+            ],
         )
 
 

@@ -143,6 +143,7 @@ class ExpiryBook:
                 at_ms=now_ms,
                 actor=REAPER,
                 reason=EXPIRED_REASON,
+                given_up=True,
             )
             await connection.execute(
                 delete(expiry_setbacks).where(

@@ -57,6 +57,7 @@ async def move_orders(
     actor: str,
     reason: str | None,
     paid_at_ms: int | None = None,
+    given_up: bool = False,
 ) -> list[MovingOrder]:
     """Move orders from ``start`` to ``end``; returns those that this call moved.
 
@@ -65,6 +66,8 @@ async def move_orders(
             are given back, the caller holds `statements.LOCK_SALES` of their sales.
         reason: why, for the order's buyer.
         paid_at_ms: with ``end`` PAID: when the money came.
+        given_up: their buyers let them go, by not paying or by cancelling: where the sale lets
+            nobody buy again, the units still count against their limit.
     """
     assert end in EDGES[start], f"there is no edge from {start} to {end}"
     won: set[str] = set()
@@ -99,26 +102,45 @@ async def move_orders(
         ],
     )
     if start in HOLDING_STATES and end not in HOLDING_STATES:
-        await _give_back(connection, moved, because=end.value, at_ms=at_ms)
+        await _give_back(connection, moved, because=end.value, at_ms=at_ms, given_up=given_up)
     return moved
 
 
 async def _give_back(
-    connection: AsyncConnection, moved: Sequence[MovingOrder], *, because: str, at_ms: int
+    connection: AsyncConnection,
+    moved: Sequence[MovingOrder],
+    *,
+    because: str,
+    at_ms: int,
+    given_up: bool,
 ) -> None:
     """Take the units of orders that are live no more out of the sums, and decide their release."""
+    rules = {
+        row.sale_id: row
+        for row in await connection.execute(
+            select(sales.c.sale_id, sales.c.may_buy_again, sales.c.retired_at_ms).where(
+                sales.c.sale_id.in_({row.sale_id for row in moved})
+            )
+        )
+    }
+    spent = {sale_id for sale_id, rule in rules.items() if given_up and not rule.may_buy_again}
+    # The keys of a retired sale are leaving Redis, or gone: there is nothing to give back to, and a
+    # release that waits for it would wait for ever.
+    retired = {sale_id for sale_id, rule in rules.items() if rule.retired_at_ms is not None}
     held: Counter[tuple[int, str]] = Counter()
     sold: Counter[int] = Counter()
     for row in moved:
-        held[row.sale_id, row.user_id] += row.quantity
+        if row.sale_id not in spent:
+            held[row.sale_id, row.user_id] += row.quantity
         sold[row.sale_id] += row.quantity
-    await connection.execute(
-        statements.LOWER_HOLDING,
-        [
-            {"of_sale_id": sale_id, "of_user_id": user_id, "fewer": units}
-            for (sale_id, user_id), units in sorted(held.items())
-        ],
-    )
+    if held:
+        await connection.execute(
+            statements.LOWER_HOLDING,
+            [
+                {"of_sale_id": sale_id, "of_user_id": user_id, "fewer": units}
+                for (sale_id, user_id), units in sorted(held.items())
+            ],
+        )
     await connection.execute(
         statements.CHANGE_SALE_TOTALS,
         [
@@ -134,15 +156,6 @@ async def _give_back(
             statements.NEWEST_EPOCHS, {"sale_ids": sorted(sold)}
         )
     }
-    # The keys of a retired sale are leaving Redis, or gone: there is nothing to give back to, and a
-    # release that waits for it would wait for ever.
-    retired = set(
-        await connection.scalars(
-            select(sales.c.sale_id).where(
-                sales.c.sale_id.in_(sorted(sold)), sales.c.retired_at_ms.is_not(None)
-            )
-        )
-    )
     await connection.execute(
         statements.INSERTS[connection.dialect.name].release,
         [
@@ -159,6 +172,7 @@ async def _give_back(
                 "decided_at_ms": at_ms,
                 "done_at_ms": at_ms if row.sale_id in retired else None,
                 "reason": because,
+                "spent": row.sale_id in spent,
             }
             for row in moved
         ],

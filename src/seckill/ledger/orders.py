@@ -132,6 +132,7 @@ class OrderBook:
                 at_ms=now_ms,
                 actor=actor,
                 reason=reason or None,
+                given_up=not by_operator,
             )
             order = await read_order(connection, reservation_id)
             if not moved and order.state != OrderState.CANCELLED:
@@ -175,6 +176,7 @@ class OrderBook:
                 releases.c.epoch,
                 releases.c.user_id,
                 releases.c.units,
+                releases.c.spent,
             )
             .where(releases.c.state == "pending")
             .order_by(releases.c.decided_at_ms, releases.c.reservation_id)
@@ -185,8 +187,8 @@ class OrderBook:
 
         async def work(connection: AsyncConnection) -> list[PendingRelease]:
             return [
-                PendingRelease(reservation_id, Place(*place), epoch, user_id, units)
-                for reservation_id, *place, epoch, user_id, units in await connection.execute(query)
+                PendingRelease(row[0], Place(*row[1:5]), *row[5:])
+                for row in await connection.execute(query)
             ]
 
         return await self._database.read("read the pending releases", work)

@@ -816,7 +816,11 @@ async def _has_gone_back(connection: AsyncConnection, payment_id: PaymentId) -> 
 
 
 async def _takes_free_unit(connection: AsyncConnection, order: Order) -> bool:
-    rule = await connection.scalar(
-        select(sales.c.late_payment).where(sales.c.sale_id == order.sale_id)
-    )
-    return bool(rule == LatePayment.TAKE_FREE_UNIT.value)
+    rule, may_buy_again = (
+        await connection.execute(
+            select(sales.c.late_payment, sales.c.may_buy_again).where(
+                sales.c.sale_id == order.sale_id
+            )
+        )
+    ).one()
+    return bool(may_buy_again and rule == LatePayment.TAKE_FREE_UNIT.value)

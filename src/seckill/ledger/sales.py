@@ -44,6 +44,7 @@ class SaleTerms:
     limit_per_user: int | None = None
     pay_window_ms: int | None = None
     late_payment: LatePayment | None = None
+    may_buy_again: bool | None = None
 
 
 def select_sales() -> Select[Any]:
@@ -65,6 +66,7 @@ def select_sales() -> Select[Any]:
         sales.c.retired_at_ms,
         sales.c.sold_units,
         sales.c.late_payment,
+        sales.c.may_buy_again,
     )
 
 
@@ -86,6 +88,7 @@ def sale_from_row(row: Row[Any]) -> Sale:
         closed=row.closed_at_ms is not None,
         late_payment=LatePayment(row.late_payment),
         retired=row.retired_at_ms is not None,
+        may_buy_again=row.may_buy_again,
     )
 
 
@@ -189,6 +192,7 @@ class SaleBook:
                     "ends_at_ms": new.ends_at_ms,
                     "pay_window_ms": new.pay_window_ms,
                     "late_payment": new.late_payment.value,
+                    "may_buy_again": new.may_buy_again,
                     "paused": False,
                     "bucket_count": _BUCKET_COUNT,
                     "version": 1,
@@ -231,6 +235,7 @@ class SaleBook:
                     "ends_at_ms": new.ends_at_ms,
                     "pay_window_ms": new.pay_window_ms,
                     "late_payment": new.late_payment.value,
+                    "may_buy_again": new.may_buy_again,
                     "closed_sale_id": None if before is None else before.sale_id,
                 },
             )

@@ -24,6 +24,8 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
+    true,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -116,6 +118,7 @@ sales = Table(
     Column("late_payment", _key_text(16), nullable=False, server_default="take_free_unit"),
     Column("retired_at_ms", BigInteger),
     Column("cleaned_at_ms", BigInteger),
+    Column("may_buy_again", Boolean, nullable=False, server_default=true()),
     PrimaryKeyConstraint("sale_id"),
     CheckConstraint("sold_units >= 0 AND sold_units <= stock_units", name="sold_within_stock"),
     CheckConstraint("price_fen >= 0", name="price"),
@@ -417,7 +420,9 @@ holdings = Table(
     # Read and written by its key alone: on SQLite the key is the table.
     sqlite_with_rowid=False,
 )
-"""Units of the live orders of one user in one sale."""
+"""Units of the live orders of one user in one sale, and those that they gave up where a sale lets
+nobody buy again (releases.spent): what counts against the limit.
+"""
 
 bucket_events = Table(
     "bucket_events",
@@ -482,13 +487,15 @@ releases = Table(
     Column("decided_at_ms", BigInteger, nullable=False),
     Column("done_at_ms", BigInteger),
     Column("reason", Text, nullable=False),
+    Column("spent", Boolean, nullable=False, server_default=false()),
     PrimaryKeyConstraint("reservation_id"),
     CheckConstraint("units > 0", name="units"),
     CheckConstraint("state IN ('pending', 'done', 'counted')", name="state"),
     CheckConstraint("(state = 'pending') = (done_at_ms IS NULL)", name="done_at"),
 )
 """Units that the ledger gives back, once per reservation; (r_epoch, r_seq) is its place, epoch
-the one in which the release is valid. counted: absorbed by a rebuild.
+the one in which the release is valid. counted: absorbed by a rebuild. spent: the units go back on
+sale, and still count against the limit of the user who gave them up.
 """
 
 Index(

@@ -135,6 +135,7 @@ class PendingRelease:
     Attributes:
         reservation: the reservation that held them.
         epoch: the epoch of the bucket in which the release is valid, and in no other.
+        spent: the units still count against the limit of the user.
     """
 
     reservation_id: ReservationId
@@ -142,6 +143,7 @@ class PendingRelease:
     epoch: int
     user_id: UserId
     quantity: int
+    spent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,10 @@ class Sweep:
         self, bucket_id: BucketId, epoch: int, releases: Sequence[PendingRelease]
     ) -> int:
         seqs = await self._buckets.release(
-            bucket_id, epoch, [(release.user_id, release.reservation) for release in releases]
+            bucket_id,
+            epoch,
+            [(release.user_id, release.reservation) for release in releases],
+            spent={release.reservation for release in releases if release.spent},
         )
         if isinstance(seqs, Status):
             return 0

@@ -165,7 +165,8 @@ def _past(books: BookedStory) -> Iterator[Step]:
         yield Step(
             release["decided_at_ms"],
             "ledger",
-            f"release of {release['units']} units decided: {release['reason']}",
+            f"release of {release['units']} units decided: {release['reason']}"
+            + (", they still count against the buyer's limit" if release["spent"] else ""),
         )
         if release["state"] == "counted":
             yield Step(release["done_at_ms"], "ledger", "release counted by a rebuild")

@@ -141,6 +141,7 @@ class SaleDesk:
             "sold": await self._stores.ledger.sales.sold_units(sale.sale_id),
             "pay_window_s": sale.pay_window_ms // _MS_PER_S,
             "late_payment": sale.late_payment.value,
+            "may_buy_again": sale.may_buy_again,
             "sale_id": sale.sale_id,
             "version": sale.version,
             "bucket": view.status.name.lower(),

@@ -83,7 +83,7 @@ class QueuedReservations:
     async def holding(self, place: Place, user_id: UserId) -> int | None:
         """See QueuedPlaces."""
         for holding in await self._buckets.holdings(place.bucket_id, user_id):
-            if holding.place == place:
+            if holding.place == place and not holding.spent:
                 return holding.quantity
         return None
 

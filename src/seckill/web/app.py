@@ -246,6 +246,7 @@ def _on_sale(entry: SaleOnShow, now_ms: int) -> dict[str, object]:
         "ends_at": None if sale.ends_at_ms is None else rfc3339_ms(sale.ends_at_ms),
         "price_fen": sale.price_fen,
         "limit_per_user": sale.limit_per_user,
+        "may_buy_again": sale.may_buy_again,
         "stock": sale.stock_units,
         "remaining": entry.remaining_units,
         "server_time": rfc3339_ms(now_ms),

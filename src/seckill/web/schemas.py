@@ -47,6 +47,9 @@ class OnSale(_Shape):
     ends_at: Instant | None = Field(description="the first instant at which one can buy no more")
     price_fen: Fen
     limit_per_user: Annotated[int, Field(ge=1, description="units that one user may hold")]
+    may_buy_again: bool = Field(
+        description="whether who let an order expire, or cancelled it, may buy once more"
+    )
     stock: Annotated[int, Field(ge=0, description="units put on sale")]
     remaining: Annotated[int, Field(ge=0)] | None = Field(
         description="units still to be had, at most one second old; null when it is not known now"

@@ -27,6 +27,7 @@ class Held:
     seq: int
     quantity: int
     attempt: str
+    spent: bool = False
 
 
 @dataclass
@@ -34,7 +35,8 @@ class BucketModel:
     """A bucket that may be damaged, in which case it stays so until it is opened anew.
 
     Attributes:
-        holders: user to reservations, oldest first. A user without any is not in it.
+        holders: user to reservations, oldest first; what is spent counts against the limit and is
+            on sale again. A user without any is not in it.
         events: what the outbox must hold; the instant of each is not compared.
         missing, torn, elsewhere, fenced_off: what was broken. Of several the scripts report the
             first in that order, with ``elsewhere`` and ``fenced_off`` before ``torn``.
@@ -63,7 +65,7 @@ class BucketModel:
 
     @property
     def held(self) -> int:
-        return sum(h.quantity for held in self.holders.values() for h in held)
+        return sum(h.quantity for held in self.holders.values() for h in held if not h.spent)
 
     @property
     def stock(self) -> int:
@@ -112,7 +114,7 @@ class BucketModel:
     def _admit(self, now_ms: int, user: str, attempt: str, quantity: int) -> Answer:  # noqa: PLR0911  -- one for each answer
         held = self.holders.get(user, [])
         for h in held:
-            if h.attempt == attempt:
+            if h.attempt == attempt and not h.spent:
                 same = h.quantity == quantity
                 code = Outcome.SUCCESS if same else Outcome.KEY_REUSED
                 return (code, h.epoch, h.seq, int(same))
@@ -136,18 +138,24 @@ class BucketModel:
         self.events.append(Admitted(place, UserId(user), quantity, AttemptId(attempt), 0))
         return (Outcome.SUCCESS, place.epoch, place.seq, 0)
 
-    def release(self, epoch: int, wanted: list[tuple[str, int, int]]) -> Status | list[int]:
+    def release(
+        self, epoch: int, wanted: list[tuple[str, int, int]], spent: set[tuple[int, int]]
+    ) -> Status | list[int]:
         status = self.status(epoch, 0)
         if status is Status.OK and self.torn_released:
             status = Status.TORN
-        return status if status is not Status.OK else [self._release(*one) for one in wanted]
+        if status is not Status.OK:
+            return status
+        return [self._release(*one, spends=one[1:] in spent) for one in wanted]
 
-    def _release(self, user: str, epoch: int, seq: int) -> int:
+    def _release(self, user: str, epoch: int, seq: int, *, spends: bool) -> int:
         if (epoch, seq) in self.released:
             return self.released[epoch, seq]
         for h in self.holders.get(user, []):
-            if (h.epoch, h.seq) == (epoch, seq):
-                self.holders[user].remove(h)
+            if (h.epoch, h.seq) == (epoch, seq) and not h.spent:
+                h.spent = spends
+                if not spends:
+                    self.holders[user].remove(h)
                 if not self.holders[user]:
                     del self.holders[user]
                 place = self._place()

@@ -147,18 +147,23 @@ class BucketMachine(RuleBasedStateMachine):
     @rule(
         which=st.lists(st.integers(0, 40), min_size=1, max_size=5),
         off=st.sampled_from([0] * 5 + [1]),
+        spends=st.booleans(),
     )
-    def release(self, which: list[int], off: int) -> None:
+    def release(self, which: list[int], off: int, spends: bool) -> None:
         wanted = [self._some_holding(w) for w in which]
         epoch = self.model.epoch + off
+        spent = {(e, s) for _, e, s in wanted if spends}
         found = self.run(
             self.buckets.release(
                 BUCKET,
                 epoch,
                 [(UserId(u), Place(BUCKET.sale_id, e, 0, s)) for u, e, s in wanted],
+                spent={Place(BUCKET.sale_id, e, 0, s) for e, s in spent},
             )
         )
-        assert found == self.model.release(epoch, wanted)
+        assert found == self.model.release(epoch, wanted, spent)
+        if found and spends and not isinstance(found, Status) and any(found):
+            self.seen["release spent"] += 1
         self.seen[f"release {found.name if isinstance(found, Status) else 'OK'}"] += 1
 
     @rule(delta=st.integers(-15, 15).filter(bool), again=st.integers(0, 3))
@@ -334,7 +339,10 @@ class BucketMachine(RuleBasedStateMachine):
                 UserId(user),
                 [
                     Holding(
-                        Place(BUCKET.sale_id, h.epoch, 0, h.seq), h.quantity, AttemptId(h.attempt)
+                        Place(BUCKET.sale_id, h.epoch, 0, h.seq),
+                        h.quantity,
+                        AttemptId(h.attempt),
+                        h.spent,
                     )
                     for h in held
                 ],
@@ -365,12 +373,12 @@ class BucketMachine(RuleBasedStateMachine):
             buyers = self.run(self.redis.hgetall(self.names.buyers))
             assert {
                 user.decode(): [
-                    (h.place.epoch, h.place.seq, h.quantity, h.attempt_id)
+                    (h.place.epoch, h.place.seq, h.quantity, h.attempt_id, h.spent)
                     for h in parse_holdings(BUCKET, record)
                 ]
                 for user, record in buyers.items()
             } == {
-                user: [(h.epoch, h.seq, h.quantity, h.attempt) for h in held]
+                user: [(h.epoch, h.seq, h.quantity, h.attempt, h.spent) for h in held]
                 for user, held in model.holders.items()
             }
             if not model.torn_released:
@@ -413,7 +421,15 @@ def test_every_script_says_and_writes_what_the_model_says(
     print(dict(sorted(BucketMachine.seen.items())))  # noqa: T201  -- a measurement, shown by `-s`
     decided = set(Outcome) - {Outcome.NO_SUCH_GOODS, Outcome.BLOCKED, Outcome.UNDECIDED}
     wanted = {f"admit {one.name}" for one in (*Status, *decided)}
-    wanted |= {"look OK", "look TORN", "release OK", "release TORN", "change True", "change False"}
+    wanted |= {
+        "look OK",
+        "look TORN",
+        "release OK",
+        "release TORN",
+        "release spent",
+        "change True",
+        "change False",
+    }
     wanted |= {"carry on OK", "carry on SERVER", "carry on TORN", "carry on FENCED_OFF"}
     # Which rules meet in one run is left to chance, so a few of these may be missed by one of them.
     missed = wanted - set(BucketMachine.seen)

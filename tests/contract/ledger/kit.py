@@ -106,6 +106,7 @@ async def open_shop(
     limit: int = 1,
     goods: str | None = None,
     late_payment: str = "take_free_unit",
+    may_buy_again: bool = True,
 ) -> Shop:
     sale = await ledger.sales.create_sale(
         NewSale(
@@ -115,6 +116,7 @@ async def open_shop(
             price_fen=4900,
             starts_at_ms=NOW_MS - 1000,
             late_payment=LatePayment(late_payment),
+            may_buy_again=may_buy_again,
         ),
         actor="tester",
     )

@@ -116,8 +116,14 @@ async def test_a_rebuild_counts_what_is_written_and_nothing_else(
     plan = await ledger.epochs.plan_rebuild(shop.bucket_id, "lost data")
     assert (plan.new_epoch, plan.put_units, plan.units_left) == (3, 10, 4)
     assert plan.buyers == [
-        ("ann", [(ann1.place, 2, AttemptId("a-1-1-ann")), (ann2.place, 3, AttemptId("a-2-1-ann"))]),
-        ("bob", [(bob.place, 1, AttemptId("a-1-2-bob"))]),
+        (
+            "ann",
+            [
+                (ann1.place, 2, AttemptId("a-1-1-ann"), False),
+                (ann2.place, 3, AttemptId("a-2-1-ann"), False),
+            ],
+        ),
+        ("bob", [(bob.place, 1, AttemptId("a-1-2-bob"), False)]),
     ]
     assert await ledger.pending_releases(10) == []
     assert {row["state"] for row in await rows(database, releases)} == {"counted"}

@@ -1,10 +1,13 @@
 """Buyers cancel, units go back once, buyers read their own orders."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 
 from contract.ledger.kit import ID_KEY, HandClock, assert_sound, open_shop, rows
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.domain.errors import InvalidValue
+from seckill.domain.events import Admitted
 from seckill.domain.ids import UserId
 from seckill.domain.order import OrderState
 from seckill.ledger import Database, SQLLedger
@@ -37,6 +40,57 @@ async def test_a_cancelled_order_gives_its_units_back_once(
     # The limit is free again.
     assert (await ledger.write([shop.released(2, ann), shop.admitted(3, "ann", 3)])).ordered == 1
     await assert_sound(ledger, shop.sale.sale_id)
+
+
+async def _expire(ledger: SQLLedger, clock: HandClock, of: Admitted) -> None:
+    clock.at_ms += 900_001
+    assert await ledger.expiry.expire([IDS.encode(of.place)]) == 1
+
+
+async def _cancel(ledger: SQLLedger, _clock: HandClock, of: Admitted) -> None:
+    await ledger.orders.cancel(IDS.encode(of.place), of.user_id, actor="buyer", reason="")
+
+
+@pytest.mark.parametrize("give_up", [_expire, _cancel])
+async def test_who_gave_an_order_up_may_not_buy_again_where_the_sale_says_so(
+    ledger: SQLLedger,
+    database: Database,
+    clock: HandClock,
+    give_up: Callable[[SQLLedger, HandClock, Admitted], Awaitable[None]],
+) -> None:
+    """The units are for others; they count against the limit of the one who had them."""
+    shop = await open_shop(ledger, stock=3, limit=2, may_buy_again=False)
+    ann = shop.admitted(1, "ann", 2)
+    await ledger.write([ann])
+    await give_up(ledger, clock, ann)
+    assert await shop.sold() == 0
+    (release,) = await ledger.pending_releases(10)
+    assert release.spent
+    assert [row["units"] for row in await rows(database, holdings)] == [2]
+    written = await ledger.write([shop.released(2, ann), shop.admitted(3, "ann", 1)])
+    assert (written.ordered, len(written.compensated)) == (0, 1)
+    assert (await ledger.write([shop.admitted(4, "bob", 2)])).ordered == 1
+    await assert_sound(ledger, shop.sale.sale_id)
+    # A bucket that is made anew knows of them still.
+    plan = await ledger.epochs.plan_rebuild(shop.bucket_id, "lost data")
+    assert (plan.put_units, plan.units_left) == (3, 1)
+    assert [(user, [(r[0], r[3]) for r in held]) for user, held in plan.buyers] == [
+        ("ann", [(ann.place, True)]),
+        ("bob", [(shop.place(4), False)]),
+    ]
+
+
+async def test_what_an_operator_cancels_counts_against_nobody(
+    ledger: SQLLedger, database: Database
+) -> None:
+    shop = await open_shop(ledger, stock=3, may_buy_again=False)
+    ann = shop.admitted(1, "ann")
+    await ledger.write([ann])
+    await ledger.orders.cancel_for(IDS.encode(ann.place), actor="eve", reason="a mistake of ours")
+    (release,) = await ledger.pending_releases(10)
+    assert not release.spent
+    assert [row["units"] for row in await rows(database, holdings)] == [0]
+    assert (await ledger.write([shop.admitted(2, "ann")])).ordered == 1
 
 
 async def test_a_release_that_redis_does_not_know_is_done_without_a_place(

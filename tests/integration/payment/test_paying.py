@@ -15,7 +15,7 @@ from integration.payment.kit import PRICE_FEN, PayShop, running_works
 from seckill.admission.bounds import Bounds
 from seckill.admission.keys import Keys
 from seckill.domain.errors import InvalidValue
-from seckill.domain.ids import ReservationId
+from seckill.domain.ids import AttemptId, ReservationId, UserId
 from seckill.domain.outcomes import Outcome
 from seckill.domain.payment import NewsKind
 from seckill.domain.reservation import BucketId
@@ -208,9 +208,61 @@ async def test_late_money_takes_a_free_unit(shop: PayShop) -> None:
     await shop.assert_sound(sale)
 
 
-@pytest.mark.parametrize("why", ["sold out", "bought again", "ended", "by rule"])
+@pytest.mark.parametrize("how", ["not paid", "cancelled", "cancelled by us", "may buy again"])
+async def test_who_gave_up_is_told_so_when_the_sale_lets_nobody_buy_again(
+    shop: PayShop, how: str
+) -> None:
+    sale = await shop.sale(stock=1, may_buy_again=how == "may buy again")
+    order = (await shop.buy(sale, ["ann"]))["ann"]
+    match how:
+        case "not paid" | "may buy again":
+            await expired_and_released(shop, [order])
+        case "cancelled":
+            assert (await shop.ask("POST", f"/orders/{order}/cancel", "ann")).status == 200
+        case "cancelled by us":
+            await shop.ledger.orders.cancel_for(order, actor="eve", reason="a mistake of ours")
+    await shop.settle()
+    assert await shop.remaining(sale) == 1
+    shown = (await shop.ask("GET", f"/goods/{sale.goods_id}")).json
+    assert shown["may_buy_again"] == sale.may_buy_again
+    # A process that says "sold out" looks again at Redis before long.
+    await until(lambda: _decided(shop, sale), 30)
+    reply = await shop.ask("POST", f"/seckill/{sale.goods_id}", "ann")
+    if how in {"not paid", "cancelled"}:
+        assert (reply.json["code"], reply.json["reservation_id"]) == (2, order)
+        # Also by a bucket that was lost and made anew from the books.
+        await shop.redis.delete(shop.keys.bucket(BucketId(sale.sale_id, 0)).meta)
+        await shop.keeper.keep()
+        await shop.keeper.rebuild(BucketId(sale.sale_id, 0), deadline_ms=30_000)
+        await until(lambda: _decided(shop, sale), 30)
+        reply = await shop.ask("POST", f"/seckill/{sale.goods_id}", "ann")
+        assert (reply.json["code"], reply.json["reservation_id"]) == (2, order)
+        assert await shop.remaining(sale) == 1
+        assert list(await shop.buy(sale, ["bob"])) == ["bob"]
+    else:
+        assert reply.json["code"] == 1
+        await shop.write()
+        assert reply.json["reservation_id"] != order
+    assert await shop.remaining(sale) == 0
+    report = await shop.audit()
+    assert report.ok, report.findings
+
+
+async def _decided(shop: PayShop, sale: Sale) -> bool:
+    """Whether a buyer whose answer does not matter is answered by Redis: over the limit."""
+    decision = await shop.gate.admit(
+        sale.goods_id, UserId("cat"), 2, AttemptId(f"t{next(shop.attempts)}")
+    )
+    return decision.outcome is Outcome.OVER_LIMIT
+
+
+@pytest.mark.parametrize("why", ["sold out", "bought again", "ended", "by rule", "only once"])
 async def test_late_money_that_finds_no_free_unit_goes_back(shop: PayShop, why: str) -> None:
-    sale = await shop.sale(stock=1, late_payment="refund" if why == "by rule" else "take_free_unit")
+    sale = await shop.sale(
+        stock=1,
+        late_payment="refund" if why == "by rule" else "take_free_unit",
+        may_buy_again=why != "only once",
+    )
     order = (await shop.buy(sale, ["ann"]))["ann"]
     payment = await shop.pay(order, "ann")
     await expired_and_released(shop, [order])

@@ -129,12 +129,14 @@ async def test_a_release_that_redis_refuses_each_time_does_not_keep_the_others_w
     release = shop.buckets.release
     asked = 0
 
-    async def refusing(bucket_id: BucketId, epoch: int, some: list[tuple[UserId, Place]]) -> object:
+    async def refusing(
+        bucket_id: BucketId, epoch: int, some: list[tuple[UserId, Place]], spent: set[Place]
+    ) -> object:
         nonlocal asked
         asked += 1
         if (bad.user_id, bad.reservation) in some:
             raise StockUnavailable("other", "WRONGTYPE by order of the test", outcome_known=True)
-        return await release(bucket_id, epoch, some)
+        return await release(bucket_id, epoch, some, spent)
 
     monkeypatch.setattr(shop.buckets, "release", refusing)
     stuck: list[int] = []

@@ -62,6 +62,7 @@ async def test_the_shelf_shows_every_field_that_is_promised() -> None:
             "ends_at": "2026-12-01T12:01:00.123Z",
             "price_fen": 1999,
             "limit_per_user": 2,
+            "may_buy_again": True,
             "stock": 100,
             "remaining": 40,
             "server_time": "2026-12-01T12:00:00.123Z",

@@ -9,7 +9,7 @@
 -- Reply  msgpack array: head (see bucket.lua), then for each request, in order: code, epoch, seq, n.
 --        code 1 success: epoch and seq of the reservation, n 1 if this attempt had it before, else 0
 --        code 2 duplicate, 3 over the limit: epoch and seq of the user's latest reservation (0 0: none),
---               n units held
+--               n units that count against the limit
 --        code 9 this attempt had asked for another quantity: epoch and seq of its reservation
 --        code 0 sold out · 7 not enough left, n units left · 5 ended · 8 paused
 --        code 4 not started: n is the instant of the start in ms
@@ -46,7 +46,8 @@ if bucket.ends > 0 and bucket.now >= bucket.ends then refused_by_window = 5
 elseif bucket.now < bucket.starts then refused_by_window = 4
 elseif bucket.paused ~= 0 then refused_by_window = 8 end
 
--- What a record of the buyers hash says. Kept for the rest of the batch, so that one buyer's
+-- What a record of the buyers hash says. A spent reservation (release.lua) counts as held here, and
+-- its attempt, with a `!` in front, is nobody's. Kept for the rest of the batch, so that one buyer's
 -- thousand clicks cost one reading. O(reservations in it).
 local function read_buyer(record)
   local buyer = { held = 0, epoch = 0, seq = 0, record = record, attempts = {} }

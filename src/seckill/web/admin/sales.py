@@ -102,6 +102,7 @@ def add_sales(router: APIRouter, sales: Sales, calls: AdminCalls, clock: Clock) 
             ),
             pay_window_ms=_window_ms(wish.pay_window_s),
             late_payment=check_late_payment(wish.late_payment),
+            may_buy_again=wish.may_buy_again,
         )
         row = await calls.make(lambda: sales.create(new, actor=me.actor, reason=wish.reason))
         return answer(_row(row), 201)
@@ -133,6 +134,7 @@ def add_sales(router: APIRouter, sales: Sales, calls: AdminCalls, clock: Clock) 
             late_payment=(
                 None if wish.late_payment is None else check_late_payment(wish.late_payment)
             ),
+            may_buy_again=wish.may_buy_again,
         )
         starts, ends = (
             instant_ms(name, given[name], clock) if name in given else None

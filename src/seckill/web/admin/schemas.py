@@ -68,6 +68,7 @@ class NewSaleWish(ReasonWish):
     ends_at: InstantWish | None = None
     pay_window_s: int = 900
     late_payment: str = "take_free_unit"
+    may_buy_again: bool = True
 
 
 class SaleEdit(ReasonWish):
@@ -83,6 +84,7 @@ class SaleEdit(ReasonWish):
     ends_at: InstantWish | None = None
     pay_window_s: int | None = None
     late_payment: str | None = None
+    may_buy_again: bool | None = None
 
 
 class StockWish(ReasonWish):
@@ -107,6 +109,7 @@ class SaleRow(Shape):
     sold: int = Field(description="units of live orders in the ledger")
     pay_window_s: int
     late_payment: str
+    may_buy_again: bool
     version: int
     bucket: Annotated[str, Field(description="ok, or why it admits nobody")]
     epoch: int

@@ -5,7 +5,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "0006_admin"
-down_revision = "0004_retirement"
+down_revision = "0005_buying_again"
 branch_labels = None
 depends_on = None
 
