@@ -7,6 +7,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -197,6 +198,29 @@ def test_the_host_is_one_machine_and_its_tree_the_sum_of_the_processes(
     names = {one["resource"] for one in json.loads(command(service, "jsonTree"))}
     assert {"machine-root", "web", "seckill-jk", "seckill-redis"} <= names
     assert command(service, "getSwitch") == "Sentinel switch value: true"
+
+
+def test_the_log_of_refusals_tells_each_one_that_buyers_read(service: SeckillService) -> None:
+    began = f"{datetime.now(UTC).astimezone():%Y-%m-%d %H:%M:%S}"
+    counted = 'seckill_flow_blocks_total{by="flow",resource="seckill-jk"}'
+    before = metric(service, counted)
+    set_rules(service, "flow", [{"resource": "seckill-jk", "count": 0, "id": 77}])
+    obeyed(service, 429)
+    assert set(posts(service, 20)) == {429}
+    refused = metric(service, counted) - before
+
+    def logged() -> int:
+        """What the logs of all web processes say together."""
+        files = (service.data_dir / "sentinel" / "blocks").glob("sentinel-block.log.web-?")
+        lines = (line.split("|") for file in files for line in file.read_text().splitlines())
+        return sum(
+            int(units.split(",")[0])
+            for at, _, kind, units in lines
+            if at >= began and kind == "seckill-jk,FlowException,default,,77"
+        )
+
+    wait_until("each refusal stands in a log", lambda: logged() >= refused)
+    assert logged() == refused
 
 
 def test_the_switch_of_a_dashboard_reaches_every_process(service: SeckillService) -> None:

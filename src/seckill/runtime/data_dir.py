@@ -12,6 +12,7 @@
     ├── marks/                    highest acknowledged seq of each web slot: survive kill -9
     ├── sentinel/
     │   ├── rules/                the rules of flow control, with their history
+    │   ├── blocks/               who was refused what, by which rule, in each second
     │   └── metrics/              what each second brought, for a Sentinel dashboard
     └── run/
         ├── lock                  held by the supervisor as long as it lives
@@ -161,6 +162,11 @@ class DataDir:
     def flow_seconds(self) -> Path:
         """What each second brought, as a Sentinel dashboard reads it."""
         return self.root / "sentinel" / "metrics"
+
+    @property
+    def flow_blocks(self) -> Path:
+        """What each second's refusals were, one log for each web process."""
+        return self.root / "sentinel" / "blocks"
 
     @property
     def flow(self) -> Path:

@@ -33,6 +33,7 @@ from seckill.sentinel import (
 )
 from seckill.sentinel.redis import ThreadedRedisTokenSource
 from seckill.sentinel.stores import RuleFollower
+from seckill.sentinel.transport import BlockLog
 from seckill.web.addresses import Addresses
 from seckill.web.caller_limits import limit_callers
 from seckill.web.flow import ADDRESS_INDEX, ENTRANCE, GOODS_INDEX, PURCHASE_RESOURCE, USER_INDEX
@@ -59,6 +60,8 @@ _LEASE_TIMEOUT_MS: Final = 500
 
 _WATCH_EVERY_S: Final = 0.5
 _CLOSED: Final = BreakerState.CLOSED
+_BYTES_PER_MB: Final = 1_000_000
+_BLOCK_LOG: Final = "sentinel-block.log"
 _SWITCHED_OFF: Final = "off"
 
 
@@ -218,7 +221,24 @@ class FlowControlParts:
         if self._settings.sentinel_bind:
             path = statistics_file(self._settings.data, self._slot)
             works.append(StatisticsPublisher(self.sentinel, path).run())
+        if self._settings.block_log_mb:
+            works.append(self._log_blocks())
         return works
+
+    async def _log_blocks(self) -> None:
+        """Keep the log of refusals. Where there can be none, the sale goes on without."""
+        folder = self._settings.data.flow_blocks
+        try:
+            log = BlockLog(
+                self.sentinel,
+                folder,
+                file_name=f"{_BLOCK_LOG}.web-{self._slot}",
+                file_bytes_max=self._settings.block_log_mb * _BYTES_PER_MB,
+            )
+        except OSError as error:
+            _LOG.warning("refusals are not logged", folder=str(folder), error=str(error))
+            return
+        await log.run()
 
     async def _watch(self) -> None:
         """Count, and obey the switch of the command port."""

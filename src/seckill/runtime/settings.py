@@ -593,6 +593,14 @@ class Settings(BaseModel):
     sentinel_app: Annotated[str, AfterValidator(_as_app_name)] = _setting(
         "Name under which the dashboard shows this service.", "seckill"
     )
+    block_log_mb: Count = _setting(
+        "Size of a file of the log of refusals, one log for each web process; 3 older files are "
+        "kept. 0: no such log.",
+        16,
+        unit="MB",
+        ge=0,
+        le=300,
+    )
 
     @property
     def bind_address(self) -> BindAddress:

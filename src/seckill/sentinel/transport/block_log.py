@@ -55,6 +55,7 @@ class BlockLog:
         sentinel: whose refusals; listened to until ``close``.
         folder: where the file is; made if need be. A process that finds the file taken by another
             writes to one with its number behind the name.
+        file_name: give each process that shares a folder one of its own, and none gets a number.
         file_bytes_max: a file that has grown so large becomes ``.1``, the one before ``.2``, ….
         old_files_max: such files that are kept.
         kinds_per_second_max: kinds of refusal that are told apart in one second.
@@ -72,6 +73,7 @@ class BlockLog:
         sentinel: Sentinel,
         folder: Path,
         *,
+        file_name: str = FILE_NAME,
         file_bytes_max: int = FILE_BYTES_MAX,
         old_files_max: int = OLD_FILES_MAX,
         kinds_per_second_max: int = KINDS_PER_SECOND_MAX,
@@ -82,7 +84,8 @@ class BlockLog:
         folder.mkdir(parents=True, exist_ok=True)
         self._sentinel = sentinel
         self._folder = folder
-        self._path = folder / FILE_NAME
+        self._name = file_name
+        self._path = folder / file_name
         self._file_bytes_max = file_bytes_max
         self._old_files_max = old_files_max
         self._kinds_max = kinds_per_second_max
@@ -189,7 +192,7 @@ class BlockLog:
 
     def _opened(self) -> BinaryIO:
         """The file, locked; that of this process's own if another has it."""
-        for path in (self._path, self._folder / f"{FILE_NAME}.pid{os.getpid()}"):
+        for path in (self._path, self._folder / f"{self._name}.pid{os.getpid()}"):
             file = path.open("ab", buffering=0)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

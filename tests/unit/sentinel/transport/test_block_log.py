@@ -127,6 +127,24 @@ def test_a_second_writer_takes_a_file_of_its_own(bench: Bench, tmp_path: Path) -
     assert lines(tmp_path) == lines(tmp_path, f"sentinel-block.log.pid{os.getpid()}")
 
 
+def test_processes_that_share_a_folder_may_each_have_a_name(bench: Bench, tmp_path: Path) -> None:
+    names = ["blocks.web-0", "blocks.web-1"]
+    logs = [
+        BlockLog(bench.sentinel, tmp_path, file_name=name, file_bytes_max=1, zone=UTC)
+        for name in names
+    ]
+    bench.sentinel.flow.load([FlowRule(resource="r", count=0)])
+    for second in range(2):
+        bench.at(second * 1000)
+        assert not bench.passes_one()
+        for log in logs:
+            log.flush(running=True)
+    for log in logs:
+        log.close()
+    rolled = sorted(path.name for path in tmp_path.iterdir())
+    assert rolled == sorted([*names, *(f"{name}.1" for name in names)])
+
+
 def test_a_disk_that_cannot_be_written_stops_nobody(
     bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
