@@ -9,7 +9,7 @@ together.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Final, Self, cast
+from typing import TYPE_CHECKING, Final, Self
 
 from seckill.sentinel.clock import NANOSECONDS_PER_MS
 from seckill.sentinel.errors import BlockException, ErrorEntryFreeException
@@ -68,7 +68,7 @@ class Entry:
 
     Entering decides. A refusal is raised as a ``BlockException``; a paced call waits for its turn.
     An exception that leaves the block is counted against the resource (a refusal from inside is
-    not).
+    not). ``Sentinel.entry`` makes them; see ``entry_maker``.
 
     Attributes:
         engine: the ``Sentinel`` that made it.
@@ -125,30 +125,6 @@ class Entry:
     _rest: tuple[Callable[[Entry, int], BlockException | int | None], ...]
     _start: float
     _start_ns: int
-
-    def __init__(
-        self,
-        engine: Sentinel,
-        name: str,
-        *args: object,
-        count: int = 1,
-        entry_type: EntryType = _OUT,
-        resource_type: int = _COMMON,
-        prioritized: bool = False,
-    ) -> None:
-        if count < 0:
-            raise ValueError(f"an entry cannot acquire {count} units")
-        self._present = engine.lock
-        self.name = name
-        self.args = args
-        self.count = count
-        self.entry_type = entry_type
-        self.resource_type = resource_type
-        self.prioritized = prioritized
-        self.state = _NEW
-        self.error = None
-        self._burden = None
-        self._end = _LONG_WAY
 
     # One function, because a call to another costs a thirtieth of the whole.
     def _enter(self, *, waits: bool = True) -> Self | BlockException | int:  # noqa: C901, PLR0911
@@ -337,8 +313,10 @@ class Entry:
                 if outcome is not None:
                     break
             if outcome is None:
-                if self._burden is None and self.entry_type is not _IN and not cluster.shared:
+                if self._burden is None and not cluster.shared:
                     cluster.add_pass(now_ns, self.count)
+                    if self.entry_type is _IN:
+                        present.inbound.add_pass(now_ns, self.count)
                 else:
                     self._count_pass(now_ns)
                 # It ends the long way, too.
@@ -436,7 +414,10 @@ class Entry:
             cluster = self.cluster
             failed = self.error is not None
             cluster.add_complete(now_ns, self.count, rt_ms, failed=failed)
-            if self._burden is not None or self.entry_type is _IN or cluster.shared:
+            if self._burden is None and not cluster.shared:
+                if self.entry_type is _IN:
+                    present.inbound.add_complete(now_ns, self.count, rt_ms, failed=failed)
+            else:
                 for node in self._other_nodes():
                     node.add_complete(now_ns, self.count, rt_ms, failed=failed)
                 if self._burden is not None:
@@ -538,7 +519,7 @@ class Entry:
         return self._burden
 
     def _count_pass(self, now_ns: int) -> None:
-        """Count a pass where more than the resource's own node is concerned."""
+        """Count a pass where more is concerned than the resource's own node and the inbound one."""
         nodes = [self.cluster, *self._other_nodes()]
         if self.occupied:
             # The check that borrowed has counted it; only the calls in flight are left.
@@ -559,7 +540,11 @@ class Entry:
                 give_back()
 
     def _other_nodes(self) -> list[StatisticNode]:
-        """Every node that counts this entry besides the resource's own."""
+        """Every node that counts this entry besides the resource's own.
+
+        Not kept from the way in for the way out: from the moment a second context enters the
+        resource its node counts this call as well, in flight as it is.
+        """
         nodes = []
         own = self.node.own
         if own is not None:
@@ -567,7 +552,7 @@ class Entry:
         if self._burden is not None and self._burden.origin_node is not None:
             nodes.append(self._burden.origin_node)
         if self.entry_type is _IN:
-            nodes.append(self._present.engine.inbound)
+            nodes.append(self._present.inbound)
         return nodes
 
     def _abandon_probes(self) -> None:
@@ -608,18 +593,8 @@ class Entry:
         )
 
 
-class _MadeEntry(Entry):
-    """The same without a constructor: ``entry_maker`` fills it, which costs a third less."""
-
-    __slots__ = ()
-
-    if not TYPE_CHECKING:
-        __init__ = object.__init__
-
-
 def entry_maker(present: Present) -> Callable[..., Entry]:
     """The function that makes an engine's entries; its signature is ``Sentinel.entry``."""
-    new: Callable[[], Entry] = cast("Callable[[], Entry]", _MadeEntry)
 
     def entry(
         name: str,
@@ -631,7 +606,7 @@ def entry_maker(present: Present) -> Callable[..., Entry]:
     ) -> Entry:
         if count < 0:
             raise ValueError(f"an entry cannot acquire {count} units")
-        made: Entry = new()
+        made = Entry()
         made._present = present  # noqa: SLF001  it is made here: a constructor costs a third more
         made.name = name
         made.args = args

@@ -7,8 +7,8 @@ The usual call does without taking it, and is safe all the same. It rests on two
    it should let go: at the start of a Python function, at a jump backward, and after a call. A
    stretch of code with none of these (attributes, arithmetic, comparisons, list items) is one step
    to every other thread. ``Entry`` has two such stretches, one on the way in and one on the way
-   out, and ``Present.turn`` is one; a test reads their byte code and fails if a call or a loop gets
-   into them, another lets threads race through them, with a control that shows the race.
+   out; a test reads their byte code and fails if a call or a loop gets into them, another lets
+   threads race through them, with a control that shows the race.
 2. Whoever holds the lock has set ``Present.end`` to 0 before it reads anything, and sets it back
    after its last write. A stretch begins by comparing the time with ``end``, so it never
    runs in the middle of what somebody does under the lock; it goes the long way and waits.
@@ -177,24 +177,17 @@ class Present:
         self.release()
 
     def turn(self) -> None:
-        """Move on to the millisecond that it is, unless somebody holds the lock."""
-        raw_ns = self.tick_ns()
-        # One step to all other threads from here: no calls, no loops.
-        if self.depth or self.locks_always or raw_ns < self.next_raw_ns:
+        """Move on to the millisecond that it is, so that the short way is open in it."""
+        if self.locks_always:
             return
-        now_ns = raw_ns + self.offset_ns
-        inside_ns = now_ns % NANOSECONDS_PER_MS
-        # A pass at a whole millisecond is remembered by that very instant, no later.
-        span_ns = NANOSECONDS_PER_MS - inside_ns if inside_ns else 0
-        self.place_ns = now_ns + span_ns
-        if now_ns >= self.bucket_end_ns:
-            self.bucket_end_ns = now_ns - now_ns % self._bucket_ns + self._bucket_ns
-        next_raw_ns = raw_ns + (span_ns or 1)
-        self.next_raw_ns = next_raw_ns
-        self.after = self.end = next_raw_ns * self._per_ns - self._slack
+        self.acquire()
+        try:
+            self.read_ns()
+        finally:
+            self.release()
 
     def turn_locked(self, raw_ns: int) -> None:
-        """The same under the lock, by a reading made there."""
+        """Move on to the millisecond of a reading that was made under the lock."""
         now_ns = raw_ns + self.offset_ns
         inside_ns = now_ns % NANOSECONDS_PER_MS
         span_ns = NANOSECONDS_PER_MS - inside_ns if inside_ns else 0

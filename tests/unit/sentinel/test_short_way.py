@@ -24,7 +24,6 @@ from seckill.sentinel import (
     SystemRule,
     VirtualClock,
 )
-from seckill.sentinel.present import Present
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,19 +70,10 @@ GOING_AWAY = ("_enter_long", "_enter_renewed")
     [
         (Entry._enter, {"passed", "concurrency", "places_end", "place_base", "place_ns", "state"}),
         (Entry.__exit__, {"window_success", "concurrency", "bucket_min_rt_ms", "state"}),
-        (Present.turn, {"place_ns", "bucket_end_ns", "next_raw_ns", "after", "end"}),
     ],
 )
 def test_no_other_thread_can_run_in_the_middle(function: Any, writes: Any) -> None:
-    last = "# To here." if function is not Present.turn else "def turn_locked"
-    if function is Present.turn:
-        lines = inspect.getsource(function)
-        assert lines.count("# One step to all other threads") == 1
-        code = list(dis.get_instructions(function))
-        begin = max(at for at, one in enumerate(code) if one.opname.startswith("CALL"))
-        steps = code[begin + 1 :]
-    else:
-        steps = stretch(function, "# One step to all other threads", last)
+    steps = stretch(function, "# One step to all other threads", "# To here.")
     away = False
     written = set()
     for step in steps:
