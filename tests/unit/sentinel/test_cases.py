@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -212,6 +213,27 @@ def test_c46_a_gate_that_was_kept_busy_is_warm(bench: Bench) -> None:
         bench.at(30_000 + tenth * 100)
         passed += bench.passes(200)
     assert passed == pytest.approx(900, rel=0.1)
+
+
+def test_a_time_of_day_that_is_set_back_freezes_no_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = {"day_ns": 1_764_579_240 * NANOSECONDS_PER_S, "up_ns": 5 * NANOSECONDS_PER_S}
+    monkeypatch.setattr(time, "time_ns", lambda: machine["day_ns"])
+    monkeypatch.setattr(time, "monotonic_ns", lambda: machine["up_ns"])
+    monkeypatch.setattr(time, "monotonic", lambda: machine["up_ns"] / NANOSECONDS_PER_S)
+    sentinel = Sentinel()
+    sentinel.flow.load([FlowRule(resource="r", count=5)])
+
+    def passes() -> int:
+        return sum(isinstance(sentinel.try_entry("r"), Entry) for _ in range(9))
+
+    assert passes() == 5
+    # A time server corrects the machine by an hour, and a second goes by.
+    machine["day_ns"] -= 3_600 * NANOSECONDS_PER_S
+    machine["up_ns"] += NANOSECONDS_PER_S + NANOSECONDS_PER_MS
+    assert passes() == 5
+    assert sentinel.clock.now_ms() == 1_764_579_241_001
 
 
 class SteppingClock:

@@ -120,6 +120,25 @@ def test_each_element_of_a_list_is_checked(either: Bench) -> None:
     assert passes(either, 1, ["c", "b"]) == 0
 
 
+def test_the_values_of_a_list_wait_together_for_the_longest(bench: Bench) -> None:
+    rule = ParamFlowRule(
+        resource="r",
+        param_idx=0,
+        count=10,
+        control_behavior=ControlBehavior.RATE_LIMITER,
+        max_queueing_time_ms=1_000,
+    )
+    bench.sentinel.param_flow.load([rule])
+    assert passes(bench, 3, "a") == 3
+    assert passes(bench, 1, "b") == 1
+    bench.waiter.waits_ns.clear()
+    # The turn of "a" has come when its third call went on: both have to wait 100 ms, not 200.
+    assert passes(bench, 1, "b") == passes(bench, 1, "a") == 1
+    bench.waiter.waits_ns.clear()
+    assert passes(bench, 1, ["a", "b"]) == 1
+    assert sum(bench.waiter.waits_ns) == max(bench.waiter.waits_ns) <= 100_000_000
+
+
 def test_an_argument_may_say_what_it_is_counted_by(bench: Bench) -> None:
     class Goods:
         def __init__(self, goods_id: Any) -> None:

@@ -66,6 +66,17 @@ def test_only_inbound_calls_are_asked(bench: Bench) -> None:
     assert not bench.passes_one(entry_type=IN)
 
 
+def test_calls_count_when_they_come_and_not_when_they_end(bench: Bench) -> None:
+    bench.sentinel.system.load([SystemRule(qps=3)])
+    under_way = [bench.enter(entry_type=IN) for _ in range(3)]
+    block = bench.refusal(entry_type=IN)
+    assert (block.rule_limit_app, block.measured, block.limit) == ("qps", 3, 3)
+    bench.at(1001)
+    for entry in under_way:
+        entry.exit()
+    assert bench.passes(5, entry_type=IN) == 3, "their end is no call"
+
+
 def test_one_more_than_the_calls_in_flight_may_run(bench: Bench) -> None:
     bench.sentinel.system.load([SystemRule(max_thread=2)])
     for _ in range(3):

@@ -51,6 +51,26 @@ async def test_a_resource_in_two_contexts_counts_for_each(bench: Bench) -> None:
     assert (await EngineSource(bench.sentinel).resources())[0].passed == 5
 
 
+async def test_the_response_time_of_a_context_is_that_of_the_calls_that_ended(
+    bench: Bench,
+) -> None:
+    slow, quick = bench.enter("slow"), bench.enter("quick")
+    under_way = [bench.enter("slow") for _ in range(8)]
+    quick.exit()
+    bench.clock.advance_ms(100)
+    slow.exit()
+    rows = await EngineSource(bench.sentinel).tree()
+    # By calls that were let in it would be 90: eight of them have not ended.
+    assert {row.counts.name: row.counts.average_rt_ms for row in rows} == {
+        "machine-root": 50,
+        "sentinel_default_context": 50,
+        "slow": 100,
+        "quick": 0,
+    }
+    for entry in under_way:
+        entry.exit()
+
+
 async def test_a_deep_chain_of_calls_is_no_trouble(bench: Bench) -> None:
     entries = [bench.sentinel.try_entry(f"r{depth}") for depth in range(3_000)]
     rows = await EngineSource(bench.sentinel).tree()
