@@ -6,7 +6,7 @@ from seckill.admission.decision import Decision
 from seckill.domain.ids import GoodsId, ReservationId, UserId, check_goods_id, check_user_id
 from seckill.domain.outcomes import OUTCOME_TEXTS, Outcome, OutcomeText
 from seckill.domain.sale import NewSale, Sale, SaleState
-from seckill.sentinel import Sentinel
+from seckill.sentinel import BlockException, Entry, Sentinel
 from seckill.stress import StressPlan, StressReport, Target, run_stress
 
 assert_type(check_user_id("ann"), UserId)
@@ -37,3 +37,15 @@ def flow_control_keeps_signatures(sentinel: Sentinel) -> None:
 
     assert_type(buy("1", 2), bool)
     buy(1)  # type: ignore[arg-type]  # the decorated function is still checked
+
+
+async def and_of_coroutine_functions(sentinel: Sentinel) -> None:
+    @sentinel.resource("price", fallback=lambda _goods_id, _error: 0)
+    async def price_fen(goods_id: str) -> int:
+        return len(goods_id)
+
+    assert_type(await price_fen("1"), int)
+    await price_fen(1)  # type: ignore[arg-type]  # the decorated function is still checked
+    async with sentinel.entry("stock", 1) as entry:
+        assert_type(entry, Entry)
+    assert_type(sentinel.try_entry("stock"), Entry | BlockException)
