@@ -73,6 +73,25 @@ def bench_admission(
         typer.echo(found.to_text())
 
 
+@bench_app.command("start")
+def bench_start(
+    rounds: Annotated[int, typer.Option(help="Starts, 2 to 99; the first makes the ledger.")] = 4,
+    workers: Annotated[int, typer.Option(help="Web processes, 1 to 64.")] = 2,
+    as_json: JSONOption = False,
+) -> None:
+    """Time from `seckill serve` to the first sale, and the memory of the set when it idles."""
+    from seckill.stress.bench.start import bench_start as run  # noqa: PLC0415
+
+    for name, value, least, most in (("rounds", rounds, 2, 99), ("workers", workers, 1, 64)):
+        if not least <= value <= most:
+            raise InvalidValue(name, f"must be from {least} to {most}")
+    found = run(rounds=rounds, workers=workers, tell=lambda line: typer.echo(line, err=True))
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        typer.echo(found.to_text())
+
+
 @bench_app.command("pipeline")
 def bench_pipeline(
     rounds: Annotated[int, typer.Option(help="Turns of each way, 1 to 99.")] = 3,
