@@ -24,6 +24,7 @@ from seckill.sentinel import (
     ResourceType,
     Sentinel,
 )
+from seckill.sentinel.together import end_together
 from seckill.sentinel.words import LIMIT_APP_DEFAULT
 from seckill.web.addresses import Addresses
 from seckill.web.ports import PurchaseGate
@@ -35,6 +36,7 @@ __all__ = [
     "PURCHASE_RESOURCE",
     "USER_INDEX",
     "Caller",
+    "Decided",
     "FlowControl",
 ]
 
@@ -71,6 +73,21 @@ class Caller(Waiting, Protocol):
     """
 
     entry: Entry | None
+
+
+class Decided(Protocol):
+    """A purchase request that has its decision.
+
+    Attributes:
+        entry: see Caller.
+    """
+
+    entry: Entry | None
+
+    @property
+    def decision(self) -> Decision:
+        """What was decided."""
+        ...
 
 
 class FlowControl:
@@ -147,14 +164,18 @@ class FlowControl:
         self._start(self._wait(entry, outcome, goods_id, caller))
         return None
 
-    def end(self, caller: Caller, decision: Decision) -> None:
-        """A caller has its decision: its call is over."""
-        entry = caller.entry
-        if entry is not None:
-            caller.entry = None
-            if decision.outcome is Outcome.UNDECIDED:
-                entry.set_error(_UNDECIDED)
-            entry.exit()
+    def end(self, callers: Sequence[Decided]) -> None:
+        """Callers have their decisions: their calls are over."""
+        entries = []
+        for caller in callers:
+            entry = caller.entry
+            if entry is not None:
+                caller.entry = None
+                if caller.decision.outcome is Outcome.UNDECIDED:
+                    entry.set_error(_UNDECIDED)
+                entries.append(entry)
+        if entries:
+            end_together(self._sentinel, entries)
 
     def _caller(self, address: str) -> Context:
         """The context of a call: with its origin if any rule asks for origins."""

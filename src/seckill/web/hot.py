@@ -226,9 +226,8 @@ class HotRoutes:
         close = self._draining.is_set()
         answers = self._answers
         answers.set_date()
-        end = self._gate.end
+        self._gate.end(told)
         for request in told:
-            end(request, request.decision)
             try:
                 answer = answers.of(request.decision, request.language)
             except Exception:  # noqa: BLE001  -- the others of the batch have their answers coming

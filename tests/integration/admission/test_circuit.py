@@ -158,13 +158,15 @@ async def test_a_request_that_flow_control_refuses_never_reaches_redis(
 
         class Caller(Request):
             entry: Entry | None = None
+            decision: Any
 
         async def post(user: str) -> Outcome:
             caller = Caller(UserId(user), gate.attempt(), 1)
             decision = flow.admit_now(GOODS, caller, None, [])
             if decision is None:
                 decision = await caller.decision
-            flow.end(caller, decision)
+            caller.decision = decision
+            flow.end([caller])
             return decision.outcome
 
         assert await post("first") is Outcome.SUCCESS

@@ -44,11 +44,16 @@ class Caller:
         self.deadline_ms = 0.0
         self.entry: Entry | None = None
         self.flow = flow
-        self.decision: asyncio.Future[Decision]
+        self.decision: Decision
+        self.told: asyncio.Future[Decision]
 
     def decided(self, decision: Decision) -> None:
-        self.flow.end(self, decision)
-        self.decision.set_result(decision)
+        self.end(decision)
+        self.told.set_result(decision)
+
+    def end(self, decision: Decision) -> None:
+        self.decision = decision
+        self.flow.end([self])
 
 
 class Front:
@@ -75,9 +80,9 @@ class Front:
         caller = Caller(user, self.flow)
         decision = self.flow.admit_now(GoodsId(goods), caller, peer, headers)
         if decision is None:
-            caller.decision = asyncio.get_running_loop().create_future()
-            return caller.decision
-        self.flow.end(caller, decision)
+            caller.told = asyncio.get_running_loop().create_future()
+            return caller.told
+        caller.end(decision)
         return decision
 
     def outcome(self, *arguments: str) -> Outcome:
