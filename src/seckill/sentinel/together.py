@@ -36,8 +36,8 @@ def end_together(engine: Sentinel, entries: Sequence[Entry]) -> None:
     Raises:
         ErrorEntryFreeException: as ``exit`` of the first that does; all have ended by then.
 
-    Complexity: about a quarter of ``exit`` for each that carries nothing of its own, such as the counters
-        of its caller or a place that it holds.
+    Complexity: about a quarter of ``exit`` for each that carries nothing of its own, such as the
+        counters of its caller or a place that it holds.
     """
     # Those that the running code is inside of have to look what else is open inside them.
     around: set[Context | Entry] = set()
