@@ -151,7 +151,10 @@ def choose_nodes(count: int = 1) -> tuple[KafkaNode, ...]:
 
 
 def _new_cluster_id() -> str:
-    return base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+    while True:
+        text = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+        if not text.startswith("-"):  # Kafka's own tool would take it for an option
+            return text
 
 
 class EmbeddedKafka:

@@ -1,6 +1,7 @@
 """The Kafka of our own, before it is started: what it needs, and what is said when it is not there."""
 
 import re
+import secrets
 import shutil
 from pathlib import Path
 from typing import Any
@@ -86,3 +87,12 @@ def test_it_listens_on_this_machine_only(tmp_path: Path) -> None:
     for name in ("listeners", "advertised.listeners"):
         for listener in found[name].split(","):
             assert "://127.0.0.1:" in listener
+
+
+def test_a_new_cluster_has_no_name_that_kafkas_own_tool_takes_for_an_option(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One new folder in 64 could not be formatted: "argument --cluster-id/-t: expected one"."""
+    drawn = iter([b"\xf8" + bytes(15), b"\xfb" * 16, bytes(16)])
+    monkeypatch.setattr(secrets, "token_bytes", lambda _count: next(drawn))
+    assert embedded_kafka._new_cluster_id() == "A" * 22
