@@ -2,8 +2,11 @@
 
 This is the one place where the two databases are spoken to in different shapes, and the reason is
 the price of a row. A row a parameter set is right for SQLite, which binds and steps within the
-process. PostgreSQL would parse, plan and answer thousands of parameters for every batch; it takes
-one array a column instead, in one statement whose text, and so whose prepared form, never changes.
+process. PostgreSQL would parse, plan and answer thousands of parameters for every batch. It takes
+new rows by COPY instead: measured, the rows of an order cost it 24 µs of processor so and 35 µs as
+arrays, and this process 4 µs and 13 µs (the driver asks of every element of an array whether it is
+an array too). What has to look before it writes is no COPY: it takes one array a column, in one
+statement whose text, and so whose prepared form, never changes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -68,10 +71,18 @@ class ManyRows:
         """Insert the rows, all of them.
 
         Raises:
-            IntegrityError: a key is taken; the transaction cannot go on.
+            IntegrityError, UniqueViolationError: a key is taken; the transaction cannot go on.
         """
         if connection.dialect.name == "postgresql":
-            await connection.execute(self._from_arrays, dict(rows))
+            driver = (await connection.get_raw_connection()).driver_connection
+            assert driver is not None
+            if not driver.is_in_transaction():
+                # SQLAlchemy begins the transaction with its first statement, and a COPY is none of
+                # its own: by itself it would be committed at once.
+                await connection.exec_driver_sql("SELECT")
+            await driver.copy_records_to_table(
+                self._table.name, columns=self._in_table_order, records=self._tuples(rows)
+            )
         else:
             await connection.exec_driver_sql(self._row_by_row, self._tuples(rows))
 
@@ -117,10 +128,6 @@ class ManyRows:
         return self._table.c[self._columns[0]]
 
     # PostgreSQL
-
-    @cached_property
-    def _from_arrays(self) -> Insert:
-        return self._selecting_arrays()
 
     @cached_property
     def _from_arrays_unless_there(self) -> Insert:

@@ -13,7 +13,7 @@ import sys
 
 from sqlalchemy import event
 
-from contract.ledger.kit import ID_KEY, HandClock
+from contract.ledger.kit import ID_KEY, HandClock, copies_seen
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.ledger import Database, LedgerOptions, SQLLedger
 
@@ -32,6 +32,7 @@ async def write(url: str, events: list[object], die_before: int) -> None:
 
     event.listen(database._engine.sync_engine, "before_cursor_execute", step)
     event.listen(database._engine.sync_engine, "commit", step)
+    copies_seen(lambda _table: step())
     await ledger.write(events)  # type: ignore[arg-type]
     await database.dispose()
 

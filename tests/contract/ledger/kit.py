@@ -2,8 +2,11 @@
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import asyncpg
 from sqlalchemy import Table, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -26,11 +29,40 @@ from seckill.ledger.tables import (
     stock_changes,
 )
 
-__all__ = ["ID_KEY", "NOW_MS", "HandClock", "Shop", "assert_sound", "dump", "open_shop", "rows"]
+__all__ = [
+    "ID_KEY",
+    "NOW_MS",
+    "HandClock",
+    "Shop",
+    "assert_sound",
+    "copies_seen",
+    "dump",
+    "open_shop",
+    "rows",
+]
 
 ID_KEY = bytes(range(16))
 NOW_MS = 1_800_000_000_000
 _goods = itertools.count(1)
+
+
+def copies_seen(note: Callable[[str], object]) -> Callable[[], None]:
+    """Tell of every COPY to PostgreSQL before it begins: SQLAlchemy does not see it.
+
+    Returns:
+        What ends it.
+    """
+    real = asyncpg.Connection.copy_records_to_table
+
+    async def copy(connection: Any, table: str, **what: Any) -> Any:
+        note(table)
+        return await real(connection, table, **what)
+
+    def end() -> None:
+        asyncpg.Connection.copy_records_to_table = real
+
+    asyncpg.Connection.copy_records_to_table = copy
+    return end
 
 
 class HandClock:
