@@ -7,6 +7,7 @@ skipped with one line that says so; with CI=true they fail.
 """
 
 import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
@@ -19,14 +20,25 @@ from typing import Any
 
 import pytest
 
+from seckill.pipeline.errors import ChannelUnavailable
 from seckill.pipeline.kafka.options import KafkaOptions
+from seckill.pipeline.kafka.topics import ensure_topics
 from seckill.runtime.embedded_kafka import EmbeddedKafka, KafkaNode, choose_nodes, find_jars
 from seckill.runtime.errors import KafkaMissing
+from services.certificates import Authority
 from services.missing import skip_without
 from services.names import own_name
+from services.redis import free_port
 from services.server_process import ServerProcess
 
-__all__ = ["KafkaBroker", "KafkaCluster", "jars_or_skip", "kafka_broker", "own_options"]
+__all__ = [
+    "KafkaBroker",
+    "KafkaCluster",
+    "jars_or_skip",
+    "kafka_broker",
+    "make_topics",
+    "own_options",
+]
 
 _LAUNCHER = ThreadPoolExecutor(1, "kafka launcher")
 
@@ -51,6 +63,44 @@ def jars_or_skip() -> Path:
         skip_without(f"no Kafka: {missing}: the Kafka half is NOT TESTED")
 
 
+class SecureListeners:
+    """Further addresses of a broker: TLS, TLS that wants a certificate, a login over TLS.
+
+    ``PLAIN`` knows the user seckill with the password "open sesame". Others are to be made.
+    """
+
+    def __init__(self, folder: Path, node: KafkaNode) -> None:
+        self.authority = Authority(folder, "authority")
+        self.client = self.authority.sign("client")
+        broker = self.authority.sign("broker")
+        ports = {"SSL": free_port(), "MUTUAL": free_port(), "SASL": free_port()}
+        self.bootstrap = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+        open_to_clients = ",".join(
+            f"{name}://{at}"
+            for name, at in {"PLAINTEXT": f"127.0.0.1:{node.port}", **self.bootstrap}.items()
+        )
+        modules = "org.apache.kafka.common.security"
+        self.options = {
+            "listeners": f"{open_to_clients},CONTROLLER://127.0.0.1:{node.controller_port}",
+            "advertised.listeners": open_to_clients,
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,MUTUAL:SSL,SASL:SASL_SSL"
+            ),
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(broker.both),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.authority.certificate),
+            "listener.name.mutual.ssl.client.auth": "required",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+            "listener.name.sasl.plain.sasl.jaas.config": (
+                f'{modules}.plain.PlainLoginModule required user_seckill="open sesame";'
+            ),
+            "listener.name.sasl.scram-sha-256.sasl.jaas.config": (
+                f"{modules}.scram.ScramLoginModule required;"
+            ),
+        }
+
+
 class KafkaBroker(ServerProcess):
     """One broker process. Can be killed, frozen, restarted with the same data and ports."""
 
@@ -61,17 +111,20 @@ class KafkaBroker(ServerProcess):
         nodes: Sequence[KafkaNode] | None = None,
         number: int = 1,
         cluster_id: str = "",
+        secure: bool = False,
     ) -> None:
         super().__init__()
         folder.mkdir(parents=True, exist_ok=True)
+        nodes = nodes or choose_nodes()
+        self.secure = SecureListeners(folder / "certificates", nodes[0]) if secure else None
         self._kafka = EmbeddedKafka(
             folder,
             jars=jars_or_skip(),
-            nodes=nodes or choose_nodes(),
+            nodes=nodes,
             number=number,
             cluster_id=cluster_id,
             heap_mb=256,
-            options=_TEST_OPTIONS,
+            options=_TEST_OPTIONS | (self.secure.options if self.secure else {}),
         )
         self._kafka.prepare()
         self.number = number
@@ -146,6 +199,7 @@ class _GivenBroker(KafkaBroker):
     def __init__(self, bootstrap: str) -> None:
         ServerProcess.__init__(self)
         self.number = 0
+        self.secure = None
         self.bootstrap = bootstrap
 
 
@@ -164,6 +218,15 @@ def own_options(bootstrap: str, **changes: Any) -> KafkaOptions:
     return replace(options, **changes)
 
 
+async def make_topics(options: KafkaOptions) -> None:
+    """As a relay makes them: asked again until a broker that is busy has done it."""
+    async with asyncio.timeout(120):
+        while True:
+            with contextlib.suppress(ChannelUnavailable):
+                await ensure_topics(options, tell=False)
+                return
+
+
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[KafkaBroker]:
     """One Kafka for the session; every test makes its own topics in it."""
@@ -173,7 +236,7 @@ def kafka_broker() -> Iterator[KafkaBroker]:
     folder = Path(tempfile.mkdtemp(prefix="seckill-kafka-"))
     broker = None
     try:
-        broker = KafkaBroker(folder)
+        broker = KafkaBroker(folder, secure=True)
         yield broker.start()
     finally:
         if broker is not None and broker.running:

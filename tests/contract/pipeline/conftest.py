@@ -7,8 +7,7 @@ import pytest
 from redis.asyncio import Redis
 
 from seckill.admission.keys import Keys
-from seckill.pipeline.kafka.topics import ensure_topics
-from services.kafka import KafkaBroker, kafka_broker, own_options
+from services.kafka import KafkaBroker, kafka_broker, make_topics, own_options
 from services.stage import make_sale
 from services.ways import DirectWay, KafkaWay, Way, open_bucket
 
@@ -27,5 +26,5 @@ async def way(
             return
         broker: KafkaBroker = request.getfixturevalue("kafka_broker")
         options = own_options(broker.bootstrap)
-        await ensure_topics(options, tell=False)
+        await make_topics(options)
         yield KafkaWay(redis, keys, bucket_id, options, stack)

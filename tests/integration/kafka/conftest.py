@@ -7,8 +7,7 @@ import pytest
 from seckill.pipeline.kafka.dead_topic import DeadTopic
 from seckill.pipeline.kafka.options import KafkaOptions
 from seckill.pipeline.kafka.producer import KafkaProducer
-from seckill.pipeline.kafka.topics import ensure_topics
-from services.kafka import KafkaBroker, kafka_broker, own_options
+from services.kafka import KafkaBroker, kafka_broker, make_topics, own_options
 
 __all__ = ["kafka_broker"]
 
@@ -16,7 +15,7 @@ __all__ = ["kafka_broker"]
 @pytest.fixture
 async def options(kafka_broker: KafkaBroker) -> KafkaOptions:
     options = own_options(kafka_broker.bootstrap)
-    await ensure_topics(options, tell=False)
+    await make_topics(options)
     return options
 
 

@@ -1,27 +1,22 @@
 """What every Kafka client of ours is told, and the names of topics and groups."""
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import structlog
-from confluent_kafka import KafkaError
+from seckill.pipeline.kafka.complaints import Complaints
 
 __all__ = ["DEAD_SUFFIX", "KafkaOptions", "client_settings", "consumer_settings",
            "producer_settings"]  # fmt: skip
-
-_log = structlog.get_logger()
 
 DEAD_SUFFIX: Final = ".dlt"
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Largest dead letter: far above what a topic usually takes, so that what came in can go out."""
 
 _CRITICAL: Final = 2
-_TELL_EVERY_S: Final = 60.0
 # What the library says by itself is one line for each try to connect; what matters of it comes to
-# error_cb, and is told now and then.
+# `Complaints`, and is told now and then.
 _QUIET: Final = logging.getLogger("librdkafka")
 
 
@@ -61,18 +56,21 @@ class KafkaOptions:
         return self.topic + DEAD_SUFFIX
 
 
-def client_settings(options: KafkaOptions, name: str) -> dict[str, Any]:
+def client_settings(
+    options: KafkaOptions, name: str, complaints: Complaints | None = None
+) -> dict[str, Any]:
     """What all clients are told.
 
     Args:
         name: what the client is called in the logs of the brokers.
+        complaints: hears what the client has to say; None only tells it in the log.
     """
     return {
         "bootstrap.servers": options.bootstrap,
         "client.id": name,
         "log_level": _CRITICAL,
         "logger": _QUIET,
-        "error_cb": _tell_now_and_then(name),
+        "error_cb": (complaints or Complaints(name)).hear,
         "socket.keepalive.enable": True,
         "socket.timeout.ms": 10_000,
         "reconnect.backoff.ms": 50,
@@ -97,9 +95,11 @@ def producer_settings(options: KafkaOptions, name: str) -> dict[str, Any]:
     }
 
 
-def consumer_settings(options: KafkaOptions, name: str, group: str) -> dict[str, Any]:
+def consumer_settings(
+    options: KafkaOptions, name: str, group: str, complaints: Complaints | None = None
+) -> dict[str, Any]:
     """A consumer that commits only what it is told to."""
-    return client_settings(options, name) | {
+    return client_settings(options, name, complaints) | {
         "group.id": group,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -114,16 +114,3 @@ def consumer_settings(options: KafkaOptions, name: str, group: str) -> dict[str,
         "fetch.wait.max.ms": 100,
         "allow.auto.create.topics": False,
     }
-
-
-def _tell_now_and_then(name: str) -> Callable[[KafkaError], None]:
-    """A callback for errors that logs each kind of them once a minute."""
-    told_at_s: dict[int, float] = {}
-
-    def tell(error: KafkaError) -> None:
-        now_s = time.monotonic()
-        if error.fatal() or now_s - told_at_s.get(error.code(), -_TELL_EVERY_S) >= _TELL_EVERY_S:
-            told_at_s[error.code()] = now_s
-            _log.warning("Kafka", client=name, error=error.str(), fatal=error.fatal())
-
-    return tell

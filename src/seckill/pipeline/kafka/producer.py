@@ -67,6 +67,10 @@ class _Job:
         if error is not None and error.fatal():
             self.fatal = True
 
+    def fail(self, why: str) -> None:
+        """Whatever has no report yet was not taken."""
+        self.errors = [why if error is None else error for error in self.errors]
+
     def end(self) -> None:
         """Hand the result to the loop. To be called in the thread."""
         result = ["was not reported" if error is None else error for error in self.errors]
@@ -150,6 +154,11 @@ class KafkaProducer:
                 break
             try:
                 self._carry(job)
+            except Exception as error:  # noqa: BLE001  -- told to whoever has published
+                # The thread must outlive it: nobody else ends the jobs that come after this one.
+                _log.error("the Kafka producer", client=self._name, error=str(error))
+                job.fail(str(error))
+                self._drop_client()
             finally:
                 job.end()
         self._drop_client()

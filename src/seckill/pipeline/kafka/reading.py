@@ -6,10 +6,12 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from seckill.pipeline.errors import ChannelUnavailable
+from seckill.pipeline.kafka.complaints import Complaints
 from seckill.pipeline.kafka.options import KafkaOptions, consumer_settings
 
-__all__ = ["open_reader", "partitions_of", "read_range"]
+__all__ = ["committed_of", "open_reader", "partitions_of", "read_range"]
 
+_NAME: Final = "seckill-reader"
 _TURN_S: Final = 0.5
 _ASK_S: Final = 10.0
 _SLICE: Final = 500
@@ -28,24 +30,30 @@ def read_range(
     Raises:
         ChannelUnavailable: Kafka does not answer.
     """
+    complaints = Complaints(_NAME)
+    reader = None
     try:
-        reader = open_reader(options, from_committed_of)
-    except KafkaException as error:
-        raise ChannelUnavailable(f"reading {topic}: {error.args[0].str()}") from error
-    try:
+        reader = open_reader(options, from_committed_of, complaints)
         start, ends = _range(reader, topic, committed=bool(from_committed_of))
         if start:
             reader.assign(start)
             yield from _read(reader, topic, ends)
     except KafkaException as error:
-        raise ChannelUnavailable(f"reading {topic}: {error.args[0].str()}") from error
+        raise ChannelUnavailable(f"reading {topic}: {complaints.words(error, reader)}") from error
     finally:
-        reader.close()
+        if reader is not None:
+            reader.close()
 
 
-def open_reader(options: KafkaOptions, group: str = "") -> Consumer:
-    """A consumer that joins nothing; it asks in the name of a group. To be closed."""
-    return Consumer(consumer_settings(options, "seckill-reader", group or "seckill-reader"))
+def open_reader(
+    options: KafkaOptions, group: str = "", complaints: Complaints | None = None
+) -> Consumer:
+    """A consumer that joins nothing; it asks in the name of a group. To be closed.
+
+    Raises:
+        KafkaException: the settings are none that the library can use.
+    """
+    return Consumer(consumer_settings(options, _NAME, group or _NAME, complaints))
 
 
 def partitions_of(reader: Consumer, topic: str) -> list[TopicPartition]:
@@ -56,12 +64,23 @@ def partitions_of(reader: Consumer, topic: str) -> list[TopicPartition]:
     return [TopicPartition(topic, number) for number in found.partitions]
 
 
+def committed_of(
+    reader: Consumer, partitions: list[TopicPartition], timeout_s: float
+) -> list[TopicPartition]:
+    """What the reader's group has committed of each. Raises KafkaException unless all are known."""
+    found = reader.committed(partitions, timeout=timeout_s)
+    for at in found:
+        if at.error is not None:
+            raise KafkaException(at.error)
+    return found
+
+
 def _range(
     reader: Consumer, topic: str, *, committed: bool
 ) -> tuple[list[TopicPartition], dict[int, int]]:
     """Where to begin, and the end of each partition that has something to read."""
     partitions = partitions_of(reader, topic)
-    begun = reader.committed(partitions, timeout=_ASK_S) if committed else partitions
+    begun = committed_of(reader, partitions, _ASK_S) if committed else partitions
     start, ends = [], {}
     for at in begun:
         low, high = reader.get_watermark_offsets(at, timeout=_ASK_S)

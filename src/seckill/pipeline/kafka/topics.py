@@ -13,12 +13,14 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from seckill.pipeline.errors import ChannelUnavailable, TopicUnfit
+from seckill.pipeline.kafka.complaints import Complaints
 from seckill.pipeline.kafka.options import MESSAGE_BYTES_MAX, KafkaOptions, client_settings
 
 __all__ = ["TopicFacts", "ensure_topics"]
 
 _log = structlog.get_logger()
 
+_NAME: Final = "seckill-topics"
 _ASK_S: Final = 10.0
 _MAKE_S: Final = 30.0
 """Making writes to the brokers' disks, which may be busy."""
@@ -81,8 +83,10 @@ async def ensure_topics(
 
 
 def _ensure(options: KafkaOptions) -> tuple[TopicFacts, TopicFacts]:
-    admin = AdminClient(client_settings(options, "seckill-topics"))
+    complaints = Complaints(_NAME)
+    admin = None
     try:
+        admin = AdminClient(client_settings(options, _NAME, complaints))
         brokers = len(admin.list_topics(timeout=_ASK_S).brokers)
         copies = options.replication or min(_COPIES_USUAL, max(1, brokers))
         copies_min = "2" if copies >= _COPIES_USUAL else "1"
@@ -98,7 +102,9 @@ def _ensure(options: KafkaOptions) -> tuple[TopicFacts, TopicFacts]:
         made = [_make(admin, topic) for topic in wanted]
         facts = [_look(admin, t.topic, made=m) for t, m in zip(wanted, made, strict=True)]
     except KafkaException as error:
-        raise ChannelUnavailable(f"looking at the topics: {error.args[0].str()}") from error
+        raise ChannelUnavailable(
+            f"looking at the topics: {complaints.words(error, admin)}"
+        ) from error
     orders, dead = facts
     if dead.message_bytes_max < orders.message_bytes_max + _SPARE_BYTES:
         raise TopicUnfit(

@@ -10,10 +10,11 @@ from confluent_kafka import Consumer, KafkaException
 from seckill.domain.events import BucketEvent
 from seckill.domain.reservation import BucketId
 from seckill.pipeline.errors import ChannelUnavailable, Unreadable
+from seckill.pipeline.kafka.complaints import Complaints
 from seckill.pipeline.kafka.dead_topic import DeadTopic
 from seckill.pipeline.kafka.messages import read_message
 from seckill.pipeline.kafka.options import KafkaOptions
-from seckill.pipeline.kafka.reading import open_reader, partitions_of, read_range
+from seckill.pipeline.kafka.reading import committed_of, open_reader, partitions_of, read_range
 from seckill.pipeline.ports import UnderWayLetter
 
 __all__ = ["TopicUnderWay"]
@@ -32,6 +33,7 @@ class TopicUnderWay:
         # segmentation fault when the group has no coordinator yet (seen with librdkafka 2.16;
         # confluent-kafka-javascript#374).
         self._reader: Consumer | None = None
+        self._complaints = Complaints("seckill-under-way")
         self._lock = threading.Lock()
 
     async def pending(self) -> int:
@@ -59,15 +61,17 @@ class TopicUnderWay:
         with self._lock:
             try:
                 if self._reader is None:
-                    self._reader = open_reader(self._options, self._options.group)
+                    self._reader = open_reader(self._options, self._options.group, self._complaints)
                 # Committed first: what is committed later only makes the answer smaller.
-                begun = self._reader.committed(partitions_of(self._reader, topic), timeout=_ASK_S)
+                partitions = partitions_of(self._reader, topic)
+                begun = committed_of(self._reader, partitions, _ASK_S)
                 bounds = {
                     at.partition: self._reader.get_watermark_offsets(at, timeout=_ASK_S)
                     for at in begun
                 }
             except KafkaException as error:
-                raise ChannelUnavailable(f"asking for offsets: {error.args[0].str()}") from error
+                words = self._complaints.words(error, self._reader)
+                raise ChannelUnavailable(f"asking for offsets: {words}") from error
         committed = {at.partition: max(at.offset, bounds[at.partition][0]) for at in begun}
         return {number: high for number, (low, high) in bounds.items() if high > low}, committed
 
