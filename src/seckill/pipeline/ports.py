@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from seckill.domain.events import BucketEvent
 from seckill.domain.ids import AttemptId, ReservationId, SaleId, UserId
@@ -38,7 +38,7 @@ class Delivery:
     """
 
     bucket_id: BucketId
-    token: str
+    token: Any
     events: tuple[BucketEvent, ...]
 
 

@@ -6,20 +6,25 @@ or a partition, means that messages come again, which the ledger does not mind.
 """
 
 import asyncio
+import contextlib
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from seckill.admission.tasks import end_tasks
+from seckill.domain.ids import SaleId
+from seckill.domain.reservation import BucketId
 from seckill.pipeline.errors import ChannelUnavailable, Unreadable
+from seckill.pipeline.kafka.complaints import Complaints
 from seckill.pipeline.kafka.dead_topic import DeadTopic
-from seckill.pipeline.kafka.hands import Hands
+from seckill.pipeline.kafka.hands import Hands, Held
 from seckill.pipeline.kafka.messages import read_message
 from seckill.pipeline.kafka.options import KafkaOptions, consumer_settings
 from seckill.pipeline.ports import Delivery
@@ -29,6 +34,12 @@ __all__ = ["KafkaChannel"]
 _log = structlog.get_logger()
 
 T = TypeVar("T")
+
+_Token = tuple[int, int]
+"""Partition and offset of a message."""
+
+_READ_AT_ONCE: Final = 64
+"""Messages that are read ahead without looking up: well below a millisecond."""
 
 _SILENCE_S: Final = 0.5
 """How long the thread waits for orders before it shows the group that it lives."""
@@ -87,11 +98,13 @@ class KafkaChannel:
         on_rebalance: Callable[[], None] = lambda: None,
     ) -> None:
         self._options = options
-        self._settings = consumer_settings(options, name, options.group)
+        self._complaints = Complaints(name)
+        self._settings = consumer_settings(options, name, options.group, self._complaints)
         self._dead = dead
         self._on_dead = on_dead
         self._on_commit_failed = on_commit_failed
         self._hands = Hands()
+        self._ahead: asyncio.Task[None] | None = None
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._owned: set[int] = set()
         # Also what has gone since: the library keeps a partition paused through every rebalance.
@@ -108,27 +121,53 @@ class KafkaChannel:
         return 0 if at_ms is None else max(0, int(time.time() * 1000) - at_ms)
 
     async def receive(self, deliveries_max: int, wait_ms: int) -> Sequence[Delivery]:
-        """Return what has come. See `OrderChannel.receive`."""
-        messages = self._hands.waiting(deliveries_max)
-        if not messages:
-            await self._ask(lambda consumer: self._fetch(consumer, deliveries_max, wait_ms))
-            messages = self._hands.waiting(deliveries_max)
-            if not messages:
+        """Return what has come. See `OrderChannel.receive`.
+
+        When it returns as many as it may, more are likely to wait: the next ones are fetched and
+        read ahead, while the caller writes these.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            await ahead
+        held = self._hands.waiting(deliveries_max)
+        if len(held) < deliveries_max:
+            more, wait_ms = deliveries_max - len(held), 0 if held else wait_ms
+            await self._ask(lambda consumer: self._fetch(consumer, more, wait_ms))
+            held = self._hands.waiting(deliveries_max)
+            if not held:
                 # A commit that failed is made up for now, or what is written would count as under
                 # way until the next order comes.
                 await self._settle(())
-        deliveries = []
-        poison: list[tuple[Message, str]] = []
-        for message in messages:
-            try:
-                event = read_message(_value(message))
-            except Unreadable as error:
-                poison.append((message, str(error)))
-            else:
-                deliveries.append(Delivery(event.place.bucket_id, _token(message), (event,)))
-        if poison:
+        for each in held:
+            self._read(each)
+        if len(held) == deliveries_max:
+            self._ahead = asyncio.create_task(self._go_ahead(deliveries_max), name="read ahead")
+        if poison := [(each.message, each.poison) for each in held if each.poison]:
             await self._bury(poison)
-        return deliveries
+        return [each.delivery for each in held if each.delivery is not None]
+
+    async def _go_ahead(self, deliveries_max: int) -> None:
+        """Fetch and read a second batch. What goes wrong here goes wrong again in `receive`."""
+        more = 2 * deliveries_max - len(self._hands)
+        if more > 0:
+            with contextlib.suppress(ChannelUnavailable):
+                await self._ask(lambda consumer: self._fetch(consumer, more, 0))
+        for number, held in enumerate(self._hands.waiting(2 * deliveries_max), 1):
+            self._read(held)
+            if number % _READ_AT_ONCE == 0:
+                await asyncio.sleep(0)  # an answer of the database comes first
+
+    def _read(self, held: Held) -> None:
+        if held.delivery is not None or held.poison:
+            return
+        message = held.message
+        try:
+            event = read_message(_value(message))
+        except Unreadable as error:
+            held.poison = str(error) or "unreadable"
+        else:
+            bucket_id = _bucket_id(event.place.sale_id, event.place.bucket)
+            held.delivery = Delivery(bucket_id, _token(message), (event,))
 
     async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         """Commit the offsets up to what is written. See `OrderChannel.acknowledge`."""
@@ -136,12 +175,14 @@ class KafkaChannel:
 
     async def set_aside(self, delivery: Delivery, reason: str) -> None:
         """Move a message that the ledger refuses to the dead letters. See `OrderChannel`."""
-        message = self._hands.find(*_place(delivery.token))
+        message = self._hands.find(*delivery.token)
         if message is not None:  # else it belongs to another worker by now, who will meet it too
             await self._bury([(message, reason)])
 
     async def close(self) -> None:
         """Leave the group. What is in hand goes to the others."""
+        if self._ahead is not None:
+            await end_tasks([self._ahead])
         self._calls.put(None)
         await asyncio.to_thread(self._thread.join, _CLOSE_WAIT_S)
 
@@ -156,9 +197,8 @@ class KafkaChannel:
             self._on_dead(reason)
         await self._settle(_token(message) for message, _ in poison)
 
-    async def _settle(self, tokens: Iterable[str]) -> None:
-        for token in tokens:
-            self._hands.settle(*_place(token))
+    async def _settle(self, tokens: Iterable[_Token]) -> None:
+        self._hands.settle(tokens)
         positions = self._hands.positions()
         if not positions:
             return
@@ -181,7 +221,7 @@ class KafkaChannel:
         try:
             result: T = await call.done
         except KafkaException as error:
-            raise ChannelUnavailable(f"Kafka: {error.args[0].str()}") from error
+            raise ChannelUnavailable(f"Kafka: {self._complaints.words(error)}") from error
         return result
 
     # In the thread
@@ -265,6 +305,7 @@ class KafkaChannel:
 
     def _take(self, messages: Iterable[Message | None]) -> None:
         failure: KafkaError | None = None
+        taken = []
         for message in messages:
             if message is None:
                 continue
@@ -272,9 +313,10 @@ class KafkaChannel:
             if error is not None:
                 failure = error
             elif message.partition() in self._owned:
-                self._hands.take(message)
-        if failure is not None and self._hands.empty:
-            raise ChannelUnavailable(f"Kafka: {failure.str()}")
+                taken.append(message)
+        self._hands.take(taken)
+        if failure is not None and not self._hands:
+            raise KafkaException(failure)
 
     def _commit(self, consumer: Any, positions: dict[int, int]) -> None:
         offsets = [
@@ -290,13 +332,17 @@ class KafkaChannel:
         self._hands.committed(positions)
 
 
-def _token(message: Message) -> str:
-    return f"{message.partition()}:{message.offset()}"
+@lru_cache(maxsize=1_000)
+def _bucket_id(sale_id: SaleId, bucket: int) -> BucketId:
+    """The same object for every message of a bucket: making one costs more than reading one."""
+    return BucketId(sale_id, bucket)
 
 
-def _place(token: str) -> tuple[int, int]:
-    partition, offset = token.split(":")
-    return int(partition), int(offset)
+def _token(message: Message) -> _Token:
+    partition, offset = message.partition(), message.offset()
+    assert partition is not None
+    assert offset is not None
+    return partition, offset
 
 
 def _value(message: Message) -> bytes | None:

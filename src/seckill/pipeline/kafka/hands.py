@@ -1,19 +1,36 @@
 """What a worker has received and not settled yet, by partition."""
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
 from confluent_kafka import Message
 
-__all__ = ["Hands"]
+from seckill.pipeline.ports import Delivery
+
+__all__ = ["Hands", "Held"]
+
+
+@dataclass(slots=True)
+class Held:
+    """One message in hand, and what it says once somebody has read it.
+
+    Attributes:
+        delivery: None before that, and when it cannot be read.
+        poison: why it cannot be read; empty otherwise.
+    """
+
+    message: Message
+    delivery: Delivery | None = None
+    poison: str = ""
 
 
 @dataclass(slots=True)
 class _Partition:
-    """Attributes: open: messages by offset, rising; next: the offset after the last one taken."""
+    """Attributes: open: offsets, rising; next: the one after the last one that was taken."""
 
-    open: dict[int, Message] = field(default_factory=dict)
+    open: dict[int, Held] = field(default_factory=dict)
     next: int = 0
     committed: int = -1
 
@@ -29,35 +46,40 @@ class Hands:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._partitions: dict[int, _Partition] = {}
+        # All that is open, in the order in which it came.
+        self._held: dict[tuple[int, int], Held] = {}
 
-    def take(self, message: Message) -> None:
-        """A message has come; after those of its partition that came before."""
-        partition, offset = message.partition(), message.offset()
-        assert partition is not None
-        assert offset is not None
+    def take(self, messages: Iterable[Message]) -> None:
+        """Messages have come; each after those of its partition that came before."""
         with self._lock:
-            of = self._partitions.setdefault(partition, _Partition())
-            assert offset >= of.next, "a partition is read forwards only"
-            of.open[offset] = message
-            of.next = offset + 1
+            for message in messages:
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None
+                assert offset is not None
+                of = self._partitions.get(partition)
+                if of is None:
+                    of = self._partitions[partition] = _Partition()
+                assert offset >= of.next, "a partition is read forwards only"
+                of.open[offset] = self._held[partition, offset] = Held(message)
+                of.next = offset + 1
 
-    def waiting(self, messages_max: int) -> list[Message]:
-        """What is not settled, each partition in its order."""
+    def waiting(self, messages_max: int) -> list[Held]:
+        """What is not settled, in the order in which it came."""
         with self._lock:
-            every = (message for of in self._partitions.values() for message in of.open.values())
-            return list(islice(every, messages_max))
+            return list(islice(self._held.values(), messages_max))
 
     def find(self, partition: int, offset: int) -> Message | None:
         """One message, unless it is settled or was given away."""
         with self._lock:
-            of = self._partitions.get(partition)
-            return of.open.get(offset) if of else None
+            held = self._held.get((partition, offset))
+        return held.message if held else None
 
-    def settle(self, partition: int, offset: int) -> None:
-        """A message is written, or among the dead letters."""
+    def settle(self, places: Iterable[tuple[int, int]]) -> None:
+        """Messages are written, or among the dead letters: each by partition and offset."""
         with self._lock:
-            if (of := self._partitions.get(partition)) is not None:
-                of.open.pop(offset, None)
+            for place in places:
+                if self._held.pop(place, None) is not None:
+                    self._partitions[place[0]].open.pop(place[1])
 
     def positions(self) -> dict[int, int]:
         """The offsets to commit: of each partition that has moved."""
@@ -79,16 +101,17 @@ class Hands:
         """Partitions were given to somebody else, with everything in them."""
         with self._lock:
             for partition in partitions:
-                self._partitions.pop(partition, None)
+                gone = self._partitions.pop(partition, None)
+                for offset in gone.open if gone else ():
+                    del self._held[partition, offset]
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing waits."""
+    def __len__(self) -> int:
+        """How many are not settled."""
         with self._lock:
-            return not any(of.open for of in self._partitions.values())
+            return len(self._held)
 
     def oldest_at_ms(self) -> int | None:
         """When the oldest message that waits was published; None when none waits."""
         with self._lock:
             firsts = [next(iter(of.open.values())) for of in self._partitions.values() if of.open]
-        return min((message.timestamp()[1] for message in firsts), default=None)
+        return min((held.message.timestamp()[1] for held in firsts), default=None)
