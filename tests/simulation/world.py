@@ -86,6 +86,7 @@ class Ask:
         self.user_id = UserId(user)
         self.attempt_id = AttemptId(attempt)
         self.quantity = 1
+        self.traceparent = ""
         self.user_id_bytes = 0
         self.deadline_ms = 0.0
         self.web: Web | None = None

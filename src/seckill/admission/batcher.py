@@ -29,7 +29,7 @@ from seckill.admission.keys import BucketKeys
 from seckill.admission.marks import MarkWriter
 from seckill.admission.observer import AdmissionObserver
 from seckill.admission.reservation_ids import ReservationIds
-from seckill.admission.scripts import ADMIT, Scripts, Status
+from seckill.admission.scripts import ADMIT, Scripts, Status, pack
 from seckill.domain.clock import Clock
 from seckill.domain.ids import AttemptId, ReservationId, UserId
 from seckill.domain.outcomes import Outcome
@@ -58,11 +58,13 @@ class Waiting(Protocol):
     Attributes:
         user_id_bytes: length of the user id as it is sent; set by the batcher.
         deadline_ms: monotonic; when it is answered as undecided; set by the batcher.
+        traceparent: the trace that it belongs to, W3C; empty for none.
     """
 
     user_id: UserId
     attempt_id: AttemptId
     quantity: int
+    traceparent: str
     user_id_bytes: int
     deadline_ms: float
 
@@ -74,12 +76,21 @@ class Waiting(Protocol):
 class Request:
     """A `Waiting` for callers that await: completes a future, which they may cancel."""
 
-    __slots__ = ("attempt_id", "deadline_ms", "decision", "quantity", "user_id", "user_id_bytes")
+    __slots__ = (
+        "attempt_id",
+        "deadline_ms",
+        "decision",
+        "quantity",
+        "traceparent",
+        "user_id",
+        "user_id_bytes",
+    )
 
     def __init__(self, user_id: UserId, attempt_id: AttemptId, quantity: int) -> None:
         self.user_id = user_id
         self.attempt_id = attempt_id
         self.quantity = quantity
+        self.traceparent = ""
         self.user_id_bytes = 0
         self.deadline_ms = 0.0
         self.decision: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
@@ -313,10 +324,12 @@ class Batcher:
         ]
         for one in batch:
             request += (one.user_id, one.attempt_id, one.quantity)
+        traces = {at: one.traceparent for at, one in enumerate(batch, 1) if one.traceparent}
+        more = (pack(traces),) if traces else ()
         sent_at_ms = self._clock.monotonic_ms()
         self._marks.sending(self._bucket_id, epoch)
         try:
-            reply = await self._scripts.run(ADMIT, self._keys, request, durable=True)
+            reply = await self._scripts.run(ADMIT, self._keys, request, *more, durable=True)
             status = Status(reply[0])
             if status is Status.OK and self._fenced is None:
                 self._marks.acknowledge(self._bucket_id, epoch, reply[3])

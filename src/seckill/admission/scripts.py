@@ -31,10 +31,10 @@ from seckill.admission.batch_lines import BatchLines, write_command
 from seckill.admission.durability import Barrier
 from seckill.admission.errors import ScriptRefused, StockUnavailable
 
-__all__ = ["Script", "Scripts", "Status", "unavailable"]
+__all__ = ["Script", "Scripts", "Status", "pack", "unavailable"]
 
 _PACKAGE: Final = files("seckill.admission").joinpath("lua")
-_pack = msgspec.msgpack.encode
+pack = msgspec.msgpack.encode
 _unpack = msgspec.msgpack.Decoder(list[Any]).decode
 
 
@@ -139,7 +139,7 @@ class Scripts:
         script: Script,
         keys: Sequence[str],
         request: Sequence[Any] = (),
-        *more: str,
+        *more: str | bytes,
         durable: bool = False,
     ) -> list[Any]:
         """Run a script and return its reply as a list.
@@ -151,7 +151,7 @@ class Scripts:
             StockUnavailable: Redis cannot answer now, or has too few copies of what was written.
             ScriptRefused: the arguments break the script's contract.
         """
-        arguments: tuple[str | bytes | int, ...] = (len(keys), *keys, _pack(request), *more)
+        arguments: tuple[str | bytes | int, ...] = (len(keys), *keys, pack(request), *more)
         send = self._send_durably if durable else self._send
         try:
             try:

@@ -18,7 +18,7 @@ from seckill.admission.bucket import OUTBOX_GROUP
 from seckill.admission.keys import Keys
 from seckill.domain.reservation import BucketId
 from seckill.pipeline.errors import ChannelUnavailable, Unreadable
-from seckill.pipeline.outbox import read_entry
+from seckill.pipeline.outbox import read_entry, read_traces
 from seckill.pipeline.ports import Delivery
 
 __all__ = ["DirectChannel", "OutboxLag"]
@@ -199,7 +199,7 @@ class DirectChannel:
             except Unreadable as error:
                 await self._put_aside(bucket_id, token, str(error), fields or {})
             else:
-                deliveries.append(Delivery(bucket_id, token, events))
+                deliveries.append(Delivery(bucket_id, token, events, read_traces(fields)))
         return deliveries
 
     async def set_aside(self, delivery: Delivery, reason: str) -> None:

@@ -1,6 +1,7 @@
 """The form of an outbox entry, as the scripts write it, and its way back to events.
 
-An entry has one field, ``e``: a msgpack array of kind, epoch, instant in ms and a flat list.
+An entry has a field ``e``: a msgpack array of kind, epoch, instant in ms and a flat list. Where
+buyers of the batch belong to traces it has ``t`` too: a flat list of seq and traceparent of each.
 
 =====  ==============================  =====================================================
 kind   written by                      the flat list
@@ -11,6 +12,7 @@ kind   written by                      the flat list
 =====  ==============================  =====================================================
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -23,12 +25,15 @@ from seckill.domain.reservation import BucketId, Place
 from seckill.domain.sale import INSTANT_MS_MAX, LIMIT_PER_USER_MAX, STOCK_UNITS_MAX
 from seckill.pipeline.errors import Unreadable
 
-__all__ = ["EPOCH_MAX", "FIELD", "SEQ_MAX", "read_entry"]
+__all__ = ["EPOCH_MAX", "FIELD", "SEQ_MAX", "TRACES_FIELD", "read_entry", "read_traces"]
 
 FIELD: Final = b"e"
+TRACES_FIELD: Final = b"t"
 EPOCH_MAX: Final = 2**16 - 1
 SEQ_MAX: Final = 2**40 - 1
 _WIDTHS: Final = {"a": 4, "r": 5, "s": 3}
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_decode_traces = msgspec.msgpack.Decoder(list[int | str]).decode
 _decode = msgspec.msgpack.Decoder(tuple[str, int, int, list[int | str]]).decode
 
 
@@ -101,3 +106,22 @@ def read_entry(bucket_id: BucketId, fields: Mapping[bytes, bytes]) -> tuple[Buck
         )
     except InvalidValue as error:
         raise Unreadable(str(error)) from error
+
+
+def read_traces(fields: Mapping[bytes, bytes]) -> Mapping[int, str] | None:
+    """The traces that events of an entry belong to, by their seq; None where it names none.
+
+    A trace is no part of an order: one that cannot be read is left out.
+    """
+    raw = fields.get(TRACES_FIELD)
+    if raw is None:
+        return None
+    try:
+        flat = _decode_traces(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return {
+        seq: trace
+        for seq, trace in zip(flat[::2], flat[1::2], strict=False)
+        if isinstance(seq, int) and isinstance(trace, str) and _TRACEPARENT.fullmatch(trace)
+    }

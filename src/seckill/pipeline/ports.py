@@ -1,6 +1,6 @@
 """What the order worker and the reaper need from the sides that they join."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -35,11 +35,13 @@ class Delivery:
         bucket_id: the bucket whose outbox it came from.
         token: what the channel needs to acknowledge it; opaque to everybody else.
         events: at least one event.
+        traces: the trace (W3C traceparent) that an event belongs to, by its seq; None for none.
     """
 
     bucket_id: BucketId
     token: Any
     events: tuple[BucketEvent, ...]
+    traces: Mapping[int, str] | None = None
 
 
 class OrderChannel(Protocol):

@@ -156,7 +156,7 @@ class Relay:
         waves: list[list[tuple[int, OrderMessage]]] = []
         seen: Counter[bytes | None] = Counter()
         for number, entry in enumerate(entries):
-            for message in write_messages(entry.events, sales, self._ids):
+            for message in write_messages(entry.events, sales, self._ids, entry.traces):
                 nth = seen[message.key]
                 seen[message.key] += 1
                 if nth == len(waves):

@@ -101,10 +101,25 @@ class OrderWorker:
             await self._carry(deliveries[middle:])
             return
         self._observer.written(report)
+        _tell_traces(deliveries)
         if report.compensated:
             _log.warning("admissions compensated", reservation_ids=report.compensated)
         await self._channel.acknowledge(deliveries)
         self._got_on = True
+
+
+def _tell_traces(deliveries: Sequence[Delivery]) -> None:
+    """One line for each event that belongs to a trace: here it has reached the order books.
+
+    For who looks closely: buyers choose whether they send a trace, and a line costs as much as an
+    order.
+    """
+    for delivery in deliveries:
+        for seq, traceparent in (delivery.traces or {}).items():
+            _log.debug(
+                "written to the order books",
+                traceparent=traceparent, bucket=delivery.bucket_id, seq=seq,
+            )  # fmt: skip
 
 
 async def sleep_unless(stop: asyncio.Event, wait_ms: float) -> None:

@@ -45,6 +45,7 @@ from seckill.web.requests import (
     pick_headers,
     read_purchase,
     read_segment,
+    read_traceparent,
 )
 
 __all__ = ["ORDER_ROUTE", "PURCHASE_ROUTE", "HotRoutes"]
@@ -77,6 +78,7 @@ class _Purchase(Request):
         "language",
         "quantity",
         "routes",
+        "traceparent",
         "user_id",
         "user_id_bytes",
     )
@@ -85,6 +87,7 @@ class _Purchase(Request):
     user_id_bytes: int
     attempt_id: AttemptId
     quantity: int
+    traceparent: str
     deadline_ms: float
     began: float
     language: Language
@@ -195,9 +198,10 @@ class HotRoutes:
         request.attempt_id = self._attempts.fresh() if key is None else self._attempts.of_key(key)
         if headers or request.body or request.fault is not None:
             request.language = self._languages.choose(headers.get(b"accept-language"))
+            request.traceparent = read_traceparent(headers.get(b"traceparent"))
             self._read_body(request, headers)
         else:
-            request.language, request.quantity = Language.ZH, 1
+            request.language, request.quantity, request.traceparent = Language.ZH, 1, ""
         return self._gate.admit_now(
             goods_id, request, request.connection.peer_host, request.headers
         )

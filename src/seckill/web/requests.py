@@ -22,6 +22,7 @@ __all__ = [
     "query_parameter",
     "read_purchase",
     "read_segment",
+    "read_traceparent",
 ]
 
 TOKEN_CHARS_MAX: Final = 512
@@ -33,6 +34,7 @@ _WANTED: Final = {
     b"content-length": "Content-Length",
     b"content-type": "Content-Type",
     b"idempotency-key": "Idempotency-Key",
+    b"traceparent": "Traceparent",
     b"transfer-encoding": "Transfer-Encoding",
     b"x-user-id": "X-User-Id",
 }
@@ -42,6 +44,12 @@ _MEDIA_TYPE: Final = re.compile(
     r"\s*([!#$%&'*+.^_`|~\w-]+/[!#$%&'*+.^_`|~\w-]+)\s*(?:;(.*))?", re.ASCII
 )
 
+
+# Source: W3C Trace Context, 3.2.2. A later version may have more behind it, which is left out.
+_TRACEPARENT: Final = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?"
+)
+_TRACEPARENT_CHARS: Final = 55
 
 _METHODS: Final = frozenset(
     {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"}
@@ -81,9 +89,20 @@ def pick_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
                 picked[name] = value
             elif name == b"accept-language":
                 picked[name] += b"," + value
+            elif name == b"traceparent":
+                picked[name] = b""  # as the specification has it: it is passed over then
             else:
                 raise Malformed(_WANTED[name], "must be given at most once")
     return picked
+
+
+def read_traceparent(raw: bytes | None) -> str:
+    """The trace that a request belongs to; empty when it names none, or in no known form."""
+    if raw is None or _TRACEPARENT.fullmatch(raw) is None:
+        return ""
+    if raw.startswith(b"00") and len(raw) > _TRACEPARENT_CHARS:
+        return ""
+    return raw[:_TRACEPARENT_CHARS].decode("ascii")
 
 
 def read_segment(raw: bytes, field: str) -> str:

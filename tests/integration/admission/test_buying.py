@@ -9,18 +9,20 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from seckill.admission.batcher import Request
 from seckill.admission.bounds import Bounds
 from seckill.admission.catalogue import publish
 from seckill.admission.errors import ScriptRefused
 from seckill.admission.keys import Keys
 from seckill.admission.reservation_ids import ReservationIds
-from seckill.admission.scripts import ADMIT, Scripts
+from seckill.admission.scripts import ADMIT, Scripts, pack
 from seckill.domain.errors import InvalidValue
 from seckill.domain.events import Admitted
-from seckill.domain.ids import GoodsId, UserId
+from seckill.domain.ids import AttemptId, GoodsId, UserId
 from seckill.domain.outcomes import Outcome
 from seckill.domain.reservation import Place
 from seckill.domain.sale import Sale
+from seckill.pipeline.outbox import read_entry, read_traces
 from services.redis import RedisServer
 from services.stage import (
     BUCKET,
@@ -115,6 +117,39 @@ async def test_a_buyer_is_known_before_any_worker_has_seen_the_order(
     assert len({d.reservation_id for d in answers}) == 1
     assert len(await redis.xrange(keys.bucket(BUCKET).outbox)) == 1
     assert (await buckets.look(BUCKET)).stock_units == 4
+
+
+async def test_a_trace_goes_into_the_outbox_with_who_was_admitted_and_nobody_else_pays_for_it(
+    redis: Redis, keys: Keys
+) -> None:
+    await open_sale(redis, keys, make_sale(stock_units=4))
+    names, scripts = keys.bucket(BUCKET), Scripts(redis)
+    where = (names.meta, names.buyers, names.outbox)
+    requests = [1, 0, 0, "ann", "a", 1, "bob", "b", 1, "ann", "c", 1, "eve", "d", 1]
+    traces = {2: "trace of bob", 3: "trace of a second click", 4: "trace of eve"}
+    await scripts.run(ADMIT, where, requests, pack(traces))
+    await scripts.run(ADMIT, where, [1, 0, 0, "tim", "e", 1, "bob", "b", 1], pack({2: "again"}))
+    (_, first), (_, second) = await redis.xrange(names.outbox)
+    assert [event.user_id for event in read_entry(BUCKET, first)] == ["ann", "bob", "eve"]
+    assert first[b"t"] == pack([2, "trace of bob", 3, "trace of eve"])
+    # Tim has none, and bob has his order: what is not admitted leaves no trace.
+    assert second.keys() == {b"e"}
+    assert b"trace" not in b"".join(await redis.hvals(names.buyers))
+
+
+async def test_the_batcher_sends_the_traces_of_its_buyers(
+    redis_server: RedisServer, redis: Redis, keys: Keys, marks_folder: Path
+) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    await open_sale(redis, keys, make_sale(stock_units=10))
+    async with open_gate(redis_server.url, keys, marks_folder) as gate:
+        asked = [Request(UserId(user), AttemptId(user), 1) for user in ("ann", "bob", "eve")]
+        asked[1].traceparent = trace
+        for request in asked:
+            assert gate.gate.admit_now(GOODS, request) is None
+        await asyncio.gather(*(request.decision for request in asked))
+    ((_, fields),) = await redis.xrange(keys.bucket(BUCKET).outbox)
+    assert read_traces(fields) == {2: trace}
 
 
 async def test_the_same_idempotency_key_gets_the_same_answer_and_another_quantity_is_named(

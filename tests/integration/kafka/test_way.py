@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import structlog
 from confluent_kafka import KafkaError, KafkaException
 from redis.asyncio import Redis
 
@@ -90,6 +92,28 @@ async def test_what_was_admitted_reaches_the_ledger(way: KafkaWay) -> None:
     assert await way.redis.xlen(way.outbox) == 0
     assert (way.counts.entries, way.counts.messages, way.counts.refused) == (20, ORDERS, 0)
     assert await way.under_way.pending() == 0
+
+
+async def test_a_trace_travels_in_the_headers_to_the_line_about_the_order(way: KafkaWay) -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    await way.redis.xadd(way.outbox, entry(1, 2, 3) | {b"t": msgspec.msgpack.encode([2, trace])})
+    await way.carry()
+    headers = {
+        msgspec.json.decode(message.value() or b"")["seq"]: message.headers()
+        for message in read_range(way.options, way.options.topic)
+    }
+    assert headers == {1: None, 2: [("traceparent", trace.encode())], 3: None}
+    worker = OrderWorker(
+        channel=await way.channel(),
+        ledger=MemoryOrderLedger(refuses=lambda event: event.place.seq == 3),
+        observer=Counts(),
+    )
+    with structlog.testing.capture_logs() as lines:
+        async with asyncio.timeout(20):
+            while await way.waiting():
+                await worker.step()
+    written = [line for line in lines if line["event"] == "written to the order books"]
+    assert [(line["traceparent"], line["seq"]) for line in written] == [(trace, 2)]
 
 
 async def test_the_next_batch_is_read_while_this_one_is_being_written(way: KafkaWay) -> None:

@@ -73,6 +73,20 @@ async def test_the_same_key_is_the_same_attempt_whoever_serves_it() -> None:
     assert (reused.status, reused.json["code"]) == (422, 9)
 
 
+async def test_the_trace_of_a_purchase_goes_along_and_a_broken_one_stops_nobody() -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    world = World()
+    async with running(world) as service:
+        for headers in (
+            {},
+            {"traceparent": trace},
+            {"traceparent": "no trace"},
+            {"traceparent": trace, "accept-language": "en"},
+        ):
+            assert (await service.ask("POST", "/seckill/tea?userId=ann", headers)).status == 202
+    assert world.gate.traces == ["", trace, "", trace]
+
+
 GOOD_PATHS = [
     (b"/seckill/%E8%8C%B6", "茶"),
     (b"/seckill/a:b", "a:b"),

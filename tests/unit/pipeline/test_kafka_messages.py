@@ -74,6 +74,14 @@ def test_a_purchase_has_the_articles_two_fields_first_and_ours_beside_them() -> 
     }  # fmt: skip
 
 
+def test_a_trace_stands_in_the_headers_and_changes_nothing_else() -> None:
+    trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    (traced,) = write_messages([ANN], {SALE.sale_id: SALE}, IDS, {17: trace, 18: "another"})
+    assert traced.headers == (("traceparent", trace.encode()),)
+    assert (traced.key, traced.value) == (write(ANN).key, write(ANN).value)
+    assert write(ANN).headers == ()
+
+
 def test_a_release_is_no_purchase_to_who_knows_only_the_articles_fields() -> None:
     released = Released(Place(SALE.sale_id, 2, 0, 3), ANN.place, UserId("ann"), 2, 5)
     message = written(released)

@@ -10,7 +10,7 @@ from seckill.domain.events import Admitted, Released, StockChanged
 from seckill.domain.ids import AttemptId, UserId
 from seckill.domain.reservation import Place
 from seckill.pipeline.errors import Unreadable
-from seckill.pipeline.outbox import FIELD, read_entry
+from seckill.pipeline.outbox import FIELD, TRACES_FIELD, read_entry, read_traces
 from services.stage import BUCKET
 
 pack = msgspec.msgpack.encode
@@ -107,3 +107,16 @@ def test_stock_changes_come_back_as_they_were(seq: int, change_id: str, delta: i
 def test_the_reason_names_the_rule_that_is_broken(value: Any, rule: str) -> None:
     with pytest.raises(Unreadable, match=rule):
         read_entry(BUCKET, {FIELD: pack(value)})
+
+
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def test_the_traces_of_an_entry_come_back_by_the_seq_of_their_events() -> None:
+    assert read_traces({FIELD: b"?"}) is None
+    assert read_traces({TRACES_FIELD: pack([7, TRACE, 9, TRACE])}) == {7: TRACE, 9: TRACE}
+
+
+@given(st.binary(max_size=100) | anything.map(pack))
+def test_a_trace_that_nobody_can_read_is_no_trouble(raw: bytes) -> None:
+    assert not read_traces({TRACES_FIELD: raw})

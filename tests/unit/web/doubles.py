@@ -100,12 +100,14 @@ class ScriptedGate:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, int, str]] = []
+        self.traces: list[str] = []
         self.decision: Decision | Exception = Decision(Outcome.SUCCESS, reservation(1))
         self.futures: list[asyncio.Future[Decision]] = []
         self.holds = False
 
     def admit_now(self, goods_id: GoodsId, waiting: Waiting) -> Decision | None:
         self.calls.append((goods_id, waiting.user_id, waiting.quantity, waiting.attempt_id))
+        self.traces.append(waiting.traceparent)
         if isinstance(self.decision, Exception):
             raise self.decision
         if self.holds:

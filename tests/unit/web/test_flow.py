@@ -40,6 +40,7 @@ class Caller:
         self.user_id = UserId(user)
         self.attempt_id = AttemptId("a")
         self.quantity = 1
+        self.traceparent = ""
         self.user_id_bytes = 0
         self.deadline_ms = 0.0
         self.entry: Entry | None = None

@@ -8,7 +8,10 @@ from seckill.web.requests import (
     query_parameter,
     read_purchase,
     read_segment,
+    read_traceparent,
 )
+
+TRACE = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 @pytest.mark.parametrize(
@@ -89,6 +92,36 @@ def test_a_header_that_counts_is_given_once() -> None:
     assert pick_headers(
         [(b"accept-language", b"en"), (b"accept-language", b"zh"), (b"x", b"y")]
     ) == {b"accept-language": b"en,zh"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "trace"),
+    [
+        (None, b""),
+        (TRACE, TRACE),
+        (b"", b""),
+        (TRACE[:-1], b""),
+        (TRACE + b"-more", b""),  # version 00 has nothing behind the flags
+        (b"cc" + TRACE[2:], b"cc" + TRACE[2:]),
+        (b"cc" + TRACE[2:] + b"-what comes later", b"cc" + TRACE[2:]),
+        (b"cc" + TRACE[2:] + b"x", b""),
+        (b"ff" + TRACE[2:], b""),
+        (TRACE.upper(), b""),
+        (b"00-" + b"0" * 32 + TRACE[35:], b""),
+        (TRACE[:36] + b"0" * 16 + TRACE[52:], b""),
+        (TRACE + b"\n", b""),
+        (b"\xff" * 55, b""),
+    ],
+)
+def test_a_trace_is_taken_in_its_known_form_and_else_passed_over(
+    raw: bytes | None, trace: bytes
+) -> None:
+    assert read_traceparent(raw) == trace.decode()
+
+
+def test_of_two_traces_none_counts() -> None:
+    picked = pick_headers([(b"traceparent", TRACE), (b"traceparent", TRACE)])
+    assert read_traceparent(picked[b"traceparent"]) == ""
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@
 --        of 1..512 requests: user id (bytes), attempt id ([A-Za-z0-9_-]+), quantity (1..100).
 --        touch 1: write also when nothing was admitted but a reservation is reported, so that a
 --        WAIT or WAITAOF behind this call on the same connection covers it.
+--      2 only where some of them belong to a trace: msgpack map from the number of a request, from
+--        1, to its traceparent (55 characters). Whoever is admitted takes it along in the outbox.
 -- Reply  msgpack array: head (see bucket.lua), then for each request, in order: code, epoch, seq, n.
 --        code 1 success: epoch and seq of the reservation, n 1 if this attempt had it before, else 0
 --        code 2 duplicate, 3 over the limit: epoch and seq of the user's latest reservation (0 0: none),
@@ -27,6 +29,7 @@ if count < 1 or count > REQUESTS_MAX or count ~= math.floor(count) then
 end
 if request[1] < 1 then return redis.error_reply('BATCH needs the epoch that its sender knows') end
 
+local traces = ARGV[2] and cmsgpack.unpack(ARGV[2])
 local users = {}
 for i = 1, count do
   users[i] = request[i * 3 + 1]
@@ -67,6 +70,7 @@ local epoch, buyers_count, item_head = bucket.epoch, bucket.buyers, integer(buck
 local buyers = {}
 local changed, place_of, changed_length = {}, {}, 0 -- user, record, … for HSET; where a user stands in it
 local admitted, admitted_length, touched = {}, 0, false
+local traced = {} -- seq, traceparent, …
 local reply_length = #reply
 for i = 1, count do
   local user, attempt, quantity = users[i], request[i * 3 + 2], request[i * 3 + 3]
@@ -114,6 +118,9 @@ for i = 1, count do
     admitted[admitted_length + 1], admitted[admitted_length + 2] = seq, user
     admitted[admitted_length + 3], admitted[admitted_length + 4] = quantity, attempt
     admitted_length = admitted_length + 4
+    if traces and traces[i] then
+      traced[#traced + 1], traced[#traced + 2] = seq, traces[i]
+    end
   end
   reply[reply_length + 1], reply[reply_length + 2] = code, its_epoch
   reply[reply_length + 3], reply[reply_length + 4] = its_seq, n
@@ -124,7 +131,9 @@ reply[4], reply[5] = seq, stock
 if admitted_length > 0 then
   redis.call('HSET', KEYS[2], unpack(changed))
   redis.call('HSET', KEYS[1], 'seq', seq, 'stock', stock, 'held', held_units, 'buyers', buyers_count)
-  redis.call('XADD', KEYS[3], '*', 'e', cmsgpack.pack({ 'a', epoch, bucket.now, admitted }))
+  local entry = cmsgpack.pack({ 'a', epoch, bucket.now, admitted })
+  if #traced > 0 then redis.call('XADD', KEYS[3], '*', 'e', entry, 't', cmsgpack.pack(traced))
+  else redis.call('XADD', KEYS[3], '*', 'e', entry) end
 elseif touched and request[3] == 1 then
   redis.call('HSET', KEYS[1], 'seq', seq)
 end

@@ -25,7 +25,7 @@ from seckill.pipeline.errors import ChannelUnavailable, Unreadable
 from seckill.pipeline.kafka.complaints import Complaints
 from seckill.pipeline.kafka.dead_topic import DeadTopic
 from seckill.pipeline.kafka.hands import Hands, Held
-from seckill.pipeline.kafka.messages import read_message
+from seckill.pipeline.kafka.messages import TRACE_HEADER, read_message
 from seckill.pipeline.kafka.options import KafkaOptions, consumer_settings
 from seckill.pipeline.ports import Delivery
 
@@ -167,7 +167,9 @@ class KafkaChannel:
             held.poison = str(error) or "unreadable"
         else:
             bucket_id = _bucket_id(event.place.sale_id, event.place.bucket)
-            held.delivery = Delivery(bucket_id, _token(message), (event,))
+            trace = _trace(message)
+            traces = {event.place.seq: trace} if trace else None
+            held.delivery = Delivery(bucket_id, _token(message), (event,), traces)
 
     async def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         """Commit the offsets up to what is written. See `OrderChannel.acknowledge`."""
@@ -193,6 +195,7 @@ class KafkaChannel:
             _log.error(
                 "order message put aside",
                 partition=message.partition(), offset=message.offset(), reason=reason,
+                **({"traceparent": trace} if (trace := _trace(message)) else {}),
             )  # fmt: skip
             self._on_dead(reason)
         await self._settle(_token(message) for message, _ in poison)
@@ -343,6 +346,15 @@ def _token(message: Message) -> _Token:
     assert partition is not None
     assert offset is not None
     return partition, offset
+
+
+def _trace(message: Message) -> str | None:
+    """The trace that a message belongs to, as its header says."""
+    headers: Any = message.headers()
+    if headers is None:
+        return None
+    found = dict(headers).get(TRACE_HEADER)
+    return found.decode("ascii", "replace") if isinstance(found, bytes) else None
 
 
 def _value(message: Message) -> bytes | None:

@@ -21,9 +21,10 @@ from seckill.domain.sale import INSTANT_MS_MAX, LIMIT_PER_USER_MAX, STOCK_UNITS_
 from seckill.pipeline.errors import Unreadable
 from seckill.pipeline.outbox import EPOCH_MAX, SEQ_MAX
 
-__all__ = ["SCHEMA", "OrderMessage", "read_message", "write_messages"]
+__all__ = ["SCHEMA", "TRACE_HEADER", "OrderMessage", "read_message", "write_messages"]
 
 SCHEMA: Final = 1
+TRACE_HEADER: Final = "traceparent"
 
 _Quantity = Annotated[int, Meta(ge=1, le=LIMIT_PER_USER_MAX)]
 _SaleId = Annotated[int, Meta(ge=1, le=2**32 - 1)]
@@ -123,7 +124,10 @@ class OrderMessage:
 
 
 def write_messages(
-    events: Sequence[BucketEvent], sales: Mapping[SaleId, Sale], ids: ReservationIds
+    events: Sequence[BucketEvent],
+    sales: Mapping[SaleId, Sale],
+    ids: ReservationIds,
+    traces: Mapping[int, str] | None = None,
 ) -> list[OrderMessage]:
     """The messages of some events, in order.
 
@@ -132,6 +136,7 @@ def write_messages(
 
     Args:
         sales: the sales of the events, all of them.
+        traces: traceparents by the seq of their events, for the headers.
     """
     places = [e.reservation if isinstance(e, Released) else e.place for e in events]
     messages = []
@@ -157,7 +162,9 @@ def write_messages(
                 )
             case _:
                 assert_never(event)
-        messages.append(OrderMessage(key.encode(), _encode(body)))
+        trace = traces.get(place.seq) if traces else None
+        headers = ((TRACE_HEADER, trace.encode()),) if trace else ()
+        messages.append(OrderMessage(key.encode(), _encode(body), headers))
     return messages
 
 
