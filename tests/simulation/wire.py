@@ -15,6 +15,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from sqlalchemy import Connection, Engine, exc
 
+from seckill.admission.scripts import Scripts
 from seckill.ledger.errors import LedgerUnavailable, translate
 from seckill.pipeline.errors import ChannelUnavailable
 
@@ -124,6 +125,7 @@ class WireRedis:
         self._redis = redis
         self._execute = execute
         self._idle_ms = idle_ms
+        self.connection_pool = redis.connection_pool
 
     async def execute_command(self, *command: Any) -> Any:
         return await self._process.call(
@@ -156,6 +158,12 @@ class WireRedis:
             return await self._process.call(Store.REDIS, name, lambda: method(*args, **options))
 
         return ask
+
+
+class WireScripts(Scripts):
+    """The scripts over the one wire of the simulation; the lines of the batches are sockets."""
+
+    _send_durably = Scripts._send
 
 
 class _WirePipeline:

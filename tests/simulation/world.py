@@ -26,7 +26,7 @@ from seckill.admission.mark_reports import MarkReporter
 from seckill.admission.marks import MarkWriter
 from seckill.admission.observer import SilentObserver
 from seckill.admission.reservation_ids import ReservationIds
-from seckill.admission.scripts import LOOK, Scripts
+from seckill.admission.scripts import LOOK
 from seckill.domain.ids import AttemptId, GoodsId, ReservationId, UserId
 from seckill.domain.outcomes import Outcome
 from seckill.domain.reservation import BucketId
@@ -45,7 +45,7 @@ from simulation.loop import SteppedLoop
 from simulation.rules import SCRIPT_EDITS, Rule
 from simulation.stores import KEYS, RedisWithAPast, Stores
 from simulation.topic import Topic, TopicChannel, TopicProducer, TopicUnderWay
-from simulation.wire import Call, Process, Store, WireDatabase, WireRedis
+from simulation.wire import Call, Process, Store, WireDatabase, WireRedis, WireScripts
 
 __all__ = ["World"]
 
@@ -262,7 +262,7 @@ class World:
         )
         if Rule.MARK_SURVIVES in self.without:
             (folder / f"web-{number}.marks").unlink(missing_ok=True)
-        scripts = Scripts(redis)
+        scripts = WireScripts(redis)
         writer = MarkWriter(folder, f"web-{number}")
         batcher = Batcher(
             self.bucket_id,
@@ -289,7 +289,7 @@ class World:
     def _worker(self, number: int) -> Worker:
         process = self._process(f"worker-{number}")
         redis, ledger = self._redis(process), self._ledger(process)
-        buckets = Buckets(redis, Scripts(redis), KEYS)
+        buckets = Buckets(redis, WireScripts(redis), KEYS)
         keeper = FenceKeeper(
             redis=redis,
             buckets=buckets,
@@ -342,7 +342,7 @@ class World:
     def buckets_of(self, process: Process) -> Buckets:
         """The same, as buckets."""
         redis = self._redis(process)
-        return Buckets(redis, Scripts(redis), KEYS)
+        return Buckets(redis, WireScripts(redis), KEYS)
 
     # What is told
 

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as RedisConnectionError
 
 from seckill.admission.bounds import BATCH_ENTRIES_CAP
 from seckill.admission.bucket import Buckets
 from seckill.admission.errors import StockUnavailable
 from seckill.admission.keys import Keys
+from seckill.admission.redis_client import connect
 from seckill.admission.scripts import ADMIT, Scripts, Status
 from seckill.domain.events import Released, StockChanged
 from seckill.domain.ids import ReservationId, SaleId, UserId
@@ -17,6 +17,7 @@ from seckill.domain.reservation import BucketId, Place
 from seckill.pipeline.errors import LedgerAway
 from seckill.pipeline.ports import PendingRelease, PendingStockChange
 from seckill.pipeline.sweep import Sweep
+from services.redis import RedisServer
 from services.stage import BUCKET, MemoryOrderLedger, events_of, make_sale
 
 OTHER = BucketId(SaleId(2), 0)
@@ -190,21 +191,19 @@ async def test_a_ledger_that_is_away_after_the_release_costs_no_second_unit(shop
 
 
 async def test_a_redis_that_is_away_leaves_everything_pending(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
+    own_redis: RedisServer, keys: Keys
 ) -> None:
+    shop = Shop(connect(own_redis.url, timeout_ms=1_000), keys)
     await shop.open(BUCKET, 10)
     await shop.sell(BUCKET, 1)
     shop.decide(BUCKET, 1)
-
-    async def away(*_: object, **__: object) -> None:
-        raise RedisConnectionError("by order of the test")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(shop.redis, "execute_command", away)
-        with pytest.raises(StockUnavailable):
-            await shop.sweep.sweep()
+    own_redis.freeze()
+    with pytest.raises(StockUnavailable):
+        await shop.sweep.sweep()
+    own_redis.thaw()
     assert shop.ledger.confirmed == {}
     assert await shop.sweep.sweep() == 1
+    await shop.redis.aclose()
 
 
 async def test_a_release_of_an_older_epoch_stays_pending(shop: Shop) -> None:

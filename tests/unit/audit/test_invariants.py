@@ -188,8 +188,8 @@ def test_the_counters_of_redis_begin_with_the_last_rebuild() -> None:
 
 @pytest.mark.parametrize(
     ("place", "never"),
-    [(PLACE, False), (replace(PLACE, seq=51), True), (replace(PLACE, epoch=1, seq=30), False),
-     (replace(PLACE, epoch=1, seq=31), True), (replace(PLACE, epoch=9, seq=1), True)],
+    [(PLACE, False), (PLACE._replace(seq=51), True), (PLACE._replace(epoch=1, seq=30), False),
+     (PLACE._replace(epoch=1, seq=31), True), (PLACE._replace(epoch=9, seq=1), True)],
 )  # fmt: skip
 def test_a_place_that_redis_has_never_given_out(place: Place, never: bool) -> None:
     assert invariants.never_given(place, VIEW, {1: 30}) == never
