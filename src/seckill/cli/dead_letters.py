@@ -1,6 +1,5 @@
 """Commands for messages that could not become orders."""
 
-import base64
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,14 +28,14 @@ _RAW_SHOWN_MAX = 400
 @dead_letters_app.command("list")
 def letters_list(data_dir: DataDirOption = None, as_json: JSONOption = False) -> None:
     """Every dead letter that nothing was done about yet: its name, origin and reason."""
-    from seckill.runtime.letters import shelves_of  # noqa: PLC0415
+    from seckill.runtime.letters import letter_row, shelves_of  # noqa: PLC0415
 
     async def work(stores: "Stores") -> "list[DeadLetter]":
         return await (await shelves_of(stores)).letters()
 
     letters = with_stores(data_dir, work)
     if as_json:
-        print_json([_as_json(letter) for letter in letters])
+        print_json([letter_row(letter) for letter in letters])
         return
     if not letters:
         typer.echo("there are no dead letters")
@@ -54,7 +53,7 @@ def letters_show(
     as_json: JSONOption = False,
 ) -> None:
     """One dead letter with its content."""
-    from seckill.runtime.letters import shelves_of  # noqa: PLC0415
+    from seckill.runtime.letters import letter_row, shelves_of  # noqa: PLC0415
 
     async def work(stores: "Stores") -> "DeadLetter":
         return await (await shelves_of(stores)).find(letter)
@@ -63,7 +62,7 @@ def letters_show(
     if raw:
         typer.get_binary_stream("stdout").write(found.raw or b"")
     elif as_json:
-        print_json(_as_json(found))
+        print_json(letter_row(found))
     else:
         typer.echo(f"letter   {found.name}")
         typer.echo(f"origin   {found.origin}")
@@ -130,15 +129,3 @@ def _shown(content: bytes | None) -> str:
     text = content[:_RAW_SHOWN_MAX].decode(errors="backslashreplace")
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return shown + (" …" if len(content) > _RAW_SHOWN_MAX else "")
-
-
-def _as_json(letter: "DeadLetter") -> dict[str, Any]:
-    return {
-        "name": letter.name,
-        "origin": letter.origin,
-        "reason": letter.reason,
-        "at_ms": letter.at_ms,
-        "key": letter.key.decode(errors="backslashreplace"),
-        "bytes": None if letter.raw is None else len(letter.raw),
-        "content_base64": None if letter.raw is None else base64.b64encode(letter.raw).decode(),
-    }

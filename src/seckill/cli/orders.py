@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seckill.cli.shared import DataDirOption, JSONOption, actor, print_json, with_stores
-from seckill.domain.ids import ReservationId, check_user_id
+from seckill.domain.ids import check_user_id
 from seckill.domain.instants import rfc3339_ms
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from seckill.domain.order import Order
     from seckill.ledger.expiry import Setback
     from seckill.runtime.bootstrap import Stores
+    from seckill.runtime.order_desk import OrderDesk
     from seckill.runtime.order_trace import OrderTrace
 
 __all__ = ["orders_app"]
@@ -86,19 +87,10 @@ def orders_show(
     as_json: JSONOption = False,
 ) -> None:
     """One order with its moves (who, when, why) and its payments."""
+    from seckill.runtime.order_desk import OrderDesk  # noqa: PLC0415
 
     async def work(stores: "Stores") -> dict[str, Any]:
-        order = await _found(stores, reservation_id)
-        return {
-            "order": _order_row(order),
-            "moves": [
-                asdict(move) for move in await stores.ledger.reading.moves_of(order.reservation_id)
-            ],
-            "payments": [
-                asdict(payment)
-                for payment in await stores.ledger.payments.of_order(order.reservation_id)
-            ],
-        }
+        return await OrderDesk(stores).show(reservation_id)
 
     shown = with_stores(data_dir, work)
     if as_json:
@@ -125,10 +117,7 @@ def orders_cancel(
 ) -> None:
     """Cancel anybody's unpaid order; its units go back on sale. Doing it again changes nothing."""
     _change(
-        reservation_id,
-        lambda stores, name: stores.ledger.orders.cancel_for(
-            name, actor=actor(), reason=reason or "cancelled by the shop"
-        ),
+        lambda desk: desk.cancel(reservation_id, actor=actor(), reason=reason),
         data_dir,
         as_json=as_json,
     )
@@ -143,24 +132,22 @@ def orders_refund(
 ) -> None:
     """Give the money of a paid order back, and its units to the sale."""
     _change(
-        reservation_id,
-        lambda stores, name: stores.ledger.payments.refund(name, actor=actor(), reason=reason),
+        lambda desk: desk.refund(reservation_id, actor=actor(), reason=reason),
         data_dir,
         as_json=as_json,
     )
 
 
 def _change(
-    reservation_id: str,
-    change: "Callable[[Stores, ReservationId], Awaitable[Order | None]]",
+    change: "Callable[[OrderDesk], Awaitable[dict[str, Any]]]",
     data_dir: Path | None,
     *,
     as_json: bool,
 ) -> None:
-    async def work(stores: "Stores") -> dict[str, object]:
-        order = await _found(stores, reservation_id)
-        changed = await change(stores, order.reservation_id)
-        return _order_row(changed or order)
+    from seckill.runtime.order_desk import OrderDesk  # noqa: PLC0415
+
+    async def work(stores: "Stores") -> dict[str, Any]:
+        return await change(OrderDesk(stores))
 
     row = with_stores(data_dir, work)
     if as_json:
@@ -172,33 +159,6 @@ def _change(
 def _tell_order(row: dict[str, object]) -> None:
     for name, value in row.items():
         typer.echo(f"{name:<16} {'-' if value is None else value}")
-
-
-async def _found(stores: "Stores", reservation_id: str) -> "Order":
-    """The order in the ledger. Raises NoSuchOrder when there is none."""
-    from seckill.ledger.errors import NoSuchOrder  # noqa: PLC0415
-
-    name = ReservationId(reservation_id)
-    found = await stores.ledger.reading.orders_by_ids([name])
-    if name not in found:
-        raise NoSuchOrder(name)
-    return found[name]
-
-
-def _order_row(order: "Order") -> dict[str, object]:
-    return {
-        "reservation_id": order.reservation_id,
-        "goods_id": order.goods_id,
-        "user_id": order.user_id,
-        "quantity": order.quantity,
-        "state": order.state.value,
-        "total_fen": order.price_fen * order.quantity,
-        "admitted_at": rfc3339_ms(order.admitted_at_ms),
-        "pay_by": None if order.pay_by_ms is None else rfc3339_ms(order.pay_by_ms),
-        "paid_at": None if order.paid_at_ms is None else rfc3339_ms(order.paid_at_ms),
-        "continued_as": order.continued_as,
-        "reason": order.reason,
-    }
 
 
 @orders_app.command("stuck")

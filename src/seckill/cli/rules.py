@@ -11,13 +11,11 @@ import typer
 
 from seckill.cli.shared import DataDirOption, JSONOption, actor, load, print_json
 from seckill.domain.errors import InvalidValue
-from seckill.domain.instants import rfc3339_ms
 
 if TYPE_CHECKING:
     from seckill.runtime.rule_stores import StoredRules
     from seckill.runtime.settings import LoadedSettings
-    from seckill.sentinel import FlowRule, LoadReport, Sentinel
-    from seckill.sentinel.stores import RuleVersion
+    from seckill.sentinel import FlowRule, Sentinel
 
 __all__ = ["rules_app"]
 
@@ -219,6 +217,7 @@ def _load(
 def _load_one(
     rules: _Rules, kind: str, file: str, document: bytes, change: Any
 ) -> dict[str, object]:
+    from seckill.runtime.rule_desk import report_row  # noqa: PLC0415
     from seckill.sentinel import RuleDocumentError  # noqa: PLC0415
 
     try:
@@ -230,32 +229,7 @@ def _load_one(
     typer.echo(str(report), err=True)
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
-    return _report_row(report, file, warnings)
-
-
-def _report_row(report: "LoadReport", file: str, warnings: list[str]) -> dict[str, object]:
-    def named(problems: tuple[Any, ...]) -> list[dict[str, object]]:
-        return [
-            {
-                "index": problem.index,
-                "resource": problem.resource,
-                "reasons": [str(one) for one in problem.problems],
-            }
-            for problem in problems
-        ]
-
-    return {
-        "kind": report.kind,
-        "file": file,
-        "ok": report.applied and report.saved is True and not report.refused,
-        "applied": report.applied,
-        "saved": report.saved is True,
-        "given": report.given,
-        "in_force": report.in_force,
-        "refused": named(report.refused),
-        "warnings": named(report.warnings),
-        "cold_gates": warnings,
-    }
+    return report_row(report) | {"file": file, "cold_gates": warnings}
 
 
 def _read(file: str) -> bytes:
@@ -359,35 +333,24 @@ def rules_history(
     kind: KindArgument, data_dir: DataDirOption = None, as_json: JSONOption = False
 ) -> None:
     """The last 50 versions of a kind: when, by whom, why, and how many rules."""
+    from seckill.runtime.rule_desk import version_row  # noqa: PLC0415
+
     name = _kind(kind)
     rules = _open_told(data_dir)
     with _told():
         versions = rules.store.history(name)
     if as_json:
-        print_json([_version_row(version) for version in versions])
+        print_json([version_row(version) for version in versions])
         return
     if not versions:
         typer.echo(f"no {name} rules have been saved; the default ones are in force")
     for version in versions:
-        row = _version_row(version)
+        row = version_row(version)
         again = "" if row["restores"] is None else f" (as in version {row['restores']})"
         typer.echo(
             f"{row['version']:>6}  {row['at']}  {row['rules']:>5} rules  {row['who']}: {row['why']}"
             f"{again}"
         )
-
-
-def _version_row(version: "RuleVersion") -> dict[str, Any]:
-    import json  # noqa: PLC0415
-
-    return {
-        "version": version.number,
-        "at": rfc3339_ms(version.at_ms),
-        "who": version.change.who,
-        "why": version.change.why,
-        "restores": version.restores,
-        "rules": len(json.loads(version.document)),
-    }
 
 
 @rules_app.command("undo")
@@ -403,13 +366,14 @@ def rules_undo(
     as_json: JSONOption = False,
 ) -> None:
     """Go back to the rules before the last change; again goes back further."""
+    from seckill.runtime.rule_desk import version_row  # noqa: PLC0415
     from seckill.sentinel import Change  # noqa: PLC0415
 
     name = _kind(kind)
     rules = _open_told(data_dir)
     with _told():
         version = rules.store.undo(name, Change(who or actor(), why or "rules undo"), to=to)
-    row = _version_row(version)
+    row = version_row(version)
     if as_json:
         print_json(row)
         return

@@ -42,6 +42,7 @@ from seckill.runtime.setup_link import leave_setup_link
 from seckill.runtime.telemetry import Metrics
 
 if TYPE_CHECKING:
+    from seckill.audit.report import AuditReport
     from seckill.runtime.kafka_parts import KafkaParts
 
 __all__ = [
@@ -312,8 +313,15 @@ async def _audits(stores: Stores, counts: WorkerMetrics) -> None:
     from seckill.runtime.auditing import audit  # noqa: PLC0415
     from seckill.runtime.background_audit import BackgroundAudit  # noqa: PLC0415
 
+    async def audited() -> "AuditReport":
+        report = await audit(stores)
+        await stores.ledger.audit_results.keep(
+            report.to_dict(), ok=report.ok, at_ms=report.started_at_ms
+        )
+        return report
+
     await BackgroundAudit(
-        lambda: audit(stores),
+        audited,
         every_ms=stores.settings.audit_every_s * 1000,
         observer=counts,
         clock=stores.clock,

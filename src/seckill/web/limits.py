@@ -26,6 +26,8 @@ class WebLimits:
             connection to the ledger, and buyers need the others.
         admin_begin_ms: how long such a call may wait for a lane before it reads 503.
         admin_wait_ms: how long an operator waits for an answer before they read 503.
+        admin_long_wait_ms: the same for what is done beside (audit, trace, reconcile): less than
+            the 60 s of the usual proxies.
         admin_failures_max: failed attempts to come in as an operator, from one address, at once.
         admin_failure_pause_ms: after so long one more attempt may fail.
         sse_streams_max: event streams open in one process.
@@ -51,6 +53,7 @@ class WebLimits:
     admin_call_lanes: int = 2
     admin_begin_ms: int = 2_000
     admin_wait_ms: int = 15_000
+    admin_long_wait_ms: int = 55_000
     admin_failures_max: int = 10
     admin_failure_pause_ms: int = 6_000
     sse_streams_max: int = 2_000

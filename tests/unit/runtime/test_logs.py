@@ -65,6 +65,7 @@ def test_a_json_line_says_which_part_wrote_it_and_holds_no_secret() -> None:
             url="postgresql://u:hunter2@h/d",
             headers={"Authorization": "Bearer hunter2", "path": "/x"},
             said="Bearer hunter2 and eyJhbGciOi.eyJzdWIi.hunter2",
+            shown="sk_admin_0123456789ab_hunter2, or http://h/admin/setup#hunter2 once",
             buyer="李雷",
         )
     logging.getLogger("uvloop").warning("plain %s", "redis://:hunter2@h:1")

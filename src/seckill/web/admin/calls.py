@@ -47,28 +47,37 @@ class AdminCalls:
         self._limits = limits
         self._metrics = metrics
         self._lanes = Lanes(lanes=limits.admin_call_lanes, waiting_max=limits.admin_calls_max)
+        # One at a time is done beside; the others are told so, and need no lane for long.
+        self._long = Lanes(lanes=2, waiting_max=limits.admin_call_lanes)
 
     async def run(self) -> None:
         """Make the calls until cancelled."""
-        await self._lanes.run()
+        async with asyncio.TaskGroup() as lanes:
+            lanes.create_task(self._lanes.run())
+            lanes.create_task(self._long.run())
 
-    async def make(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def make(self, call: Callable[[], Awaitable[T]], *, long: bool = False) -> T:
         """Make one call.
+
+        Args:
+            call: what is to be done.
+            long: it is done beside this process and may take a minute.
 
         Raises:
             HTTPProblem: what was refused, or 503: too many wait, a part is away, or the wait was
                 too long. A change may have been made then; asking again is safe.
         """
         begun = asyncio.Event()
+        wait_ms = self._limits.admin_long_wait_ms if long else self._limits.admin_wait_ms
 
         async def begin() -> T:
             begun.set()
             return await call()
 
         try:
-            future = self._lanes.call(begin)
+            future = (self._long if long else self._lanes).call(begin)
             await self._begun(begun, future)
-            async with asyncio.timeout(self._limits.admin_wait_ms / 1000):
+            async with asyncio.timeout(wait_ms / 1000):
                 return await future
         except (TimeoutError, TooManyWaiting):
             self._metrics.bound_met("admin_calls")

@@ -10,12 +10,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from seckill.domain.ids import GoodsId, ReservationId, UserId
 from seckill.domain.operators import Role
+from seckill.domain.order import OrderState
 from seckill.domain.sale import NewSale
 from seckill.ledger.admins import HeldToken
 from seckill.ledger.sales import SaleTerms
 
-__all__ = ["AdminParts", "Row", "Sales", "TokenBook", "Users", "Verb"]
+__all__ = [
+    "AdminParts",
+    "Letters",
+    "Orders",
+    "Proof",
+    "Row",
+    "Rules",
+    "Sales",
+    "TokenBook",
+    "Users",
+    "Verb",
+]
 
 Row = dict[str, Any]
 Verb = Literal["open", "pause", "resume", "end"]
@@ -70,6 +83,64 @@ class Sales(Protocol):
     ) -> Row: ...
 
 
+class Rules(Protocol):
+    """The rules of flow control; see `runtime.rule_desk`."""
+
+    async def all(self) -> list[Row]: ...
+    async def show(self, kind: str) -> Row: ...
+    async def history(self, kind: str) -> list[Row]: ...
+    async def put(
+        self,
+        kind: str,
+        document: bytes,
+        *,
+        partial: bool,
+        made_from: int | None,
+        actor: str,
+        reason: str,
+    ) -> Row: ...
+    async def go_back(self, kind: str, to: int, *, actor: str, reason: str) -> Row: ...
+
+
+class Orders(Protocol):
+    """Orders; see `runtime.order_desk`."""
+
+    async def page(
+        self,
+        orders_max: int,
+        *,
+        goods_id: GoodsId | None,
+        user_id: UserId | None,
+        state: OrderState | None,
+        before: ReservationId | None,
+    ) -> list[Row]: ...
+    async def show(self, reservation_id: str) -> Row: ...
+    async def trace(self, reservation_id: str) -> Row: ...
+    async def cancel(self, reservation_id: str, *, actor: str, reason: str) -> Row: ...
+    async def refund(self, reservation_id: str, *, actor: str, reason: str) -> Row: ...
+
+
+class Letters(Protocol):
+    """Dead letters; see `runtime.letters`."""
+
+    async def page(self, letters_max: int, *, after: str | None) -> list[Row]: ...
+    async def show(self, name: str) -> Row: ...
+    async def settle(
+        self, name: str, how: Literal["replay", "discard"], *, actor: str, reason: str
+    ) -> Row: ...
+
+
+class Proof(Protocol):
+    """The audit, the fence and repairs; see `runtime.proof_desk`."""
+
+    async def latest_audit(self) -> Row: ...
+    async def audit(self) -> Row: ...
+    async def statements(self, goods_id: str | None) -> list[Row]: ...
+    async def reconcile(
+        self, goods_id: str | None, *, apply: bool, actor: str, reason: str
+    ) -> Row: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminParts:
     """What the operators' side is made of."""
@@ -77,3 +148,7 @@ class AdminParts:
     tokens: TokenBook
     users: Users
     sales: Sales
+    rules: Rules
+    orders: Orders
+    letters: Letters
+    proof: Proof

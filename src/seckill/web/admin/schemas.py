@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from seckill.domain.operators import Role
+from seckill.domain.order import OrderState
 from seckill.web.schemas import Fen, Instant
 
 __all__ = [
@@ -225,3 +226,179 @@ class ActionPage(Shape):
 
     actions: list[ActionRow]
     next: str | None = Field(description="path of the next page")
+
+
+class RuleList(Shape):
+    """The rules of one kind that are in force."""
+
+    kind: str
+    version: int | None = Field(description="null: the default ones, nothing has been saved")
+    rules: list[dict[str, Any]]
+
+
+class RuleLists(Shape):
+    """The rules of every kind."""
+
+    kinds: list[RuleList]
+
+
+class RuleFault(Shape):
+    """One rule of a list, and what is wrong with it."""
+
+    index: int = Field(description="its place in the list, from 0")
+    resource: str
+    reasons: list[str]
+
+
+class RuleReport(Shape):
+    """What became of a list of rules."""
+
+    kind: str
+    ok: bool
+    applied: bool
+    saved: bool
+    given: int
+    in_force: int
+    refused: list[RuleFault]
+    warnings: list[RuleFault]
+    version: int | None
+
+
+class RuleVersionRow(Shape):
+    """A version of the rules of one kind."""
+
+    version: int
+    at: Instant
+    who: str
+    why: str
+    restores: int | None = Field(description="the version whose rules these are again")
+    rules: int = Field(description="how many")
+
+
+class RuleHistory(Shape):
+    """The versions that are kept, oldest first."""
+
+    versions: list[RuleVersionRow]
+
+
+class GoBackWish(ReasonWish):
+    """Which version is to be in force again."""
+
+    to: Annotated[int, Field(ge=1, le=10**9)]
+
+
+class OrderFound(Shape):
+    """An order, whoever's it is."""
+
+    reservation_id: str
+    goods_id: str
+    user_id: str
+    quantity: int
+    state: OrderState
+    total_fen: Fen
+    admitted_at: Instant
+    pay_by: Instant | None
+    paid_at: Instant | None
+    continued_as: str | None
+    reason: str | None
+
+
+class OrdersFound(Shape):
+    """A page of orders."""
+
+    orders: list[OrderFound]
+    next: str | None = Field(description="path of the next page")
+
+
+class OrderMove(Shape):
+    """One move of an order."""
+
+    from_state: str
+    to_state: str
+    at_ms: int
+    actor: str
+    reason: str | None
+
+
+class OrderStory(Shape):
+    """An order with its moves and its payments."""
+
+    order: OrderFound
+    moves: list[OrderMove]
+    payments: list[dict[str, Any]] = Field(description="as `seckill orders show --json` has them")
+
+
+class TraceStep(Shape):
+    """One thing that happened to a purchase, or that is so now."""
+
+    at: Instant | None = Field(description="null for what is so now")
+    where: str
+    what: str
+
+
+class OrderTraced(Shape):
+    """The life of a purchase."""
+
+    reservation_id: str
+    place: str
+    state: str
+    steps: list[TraceStep]
+    redis: dict[str, Any]
+    ledger: dict[str, Any]
+
+
+class LetterRow(Shape):
+    """A message that could not become an order."""
+
+    name: str
+    origin: str
+    reason: str
+    at_ms: int = Field(description="when it was first sent; 0 where nobody knows")
+    key: str
+    bytes: int | None = Field(description="null where there was no content at all")
+
+
+class LetterShown(LetterRow):
+    """A dead letter with its content."""
+
+    content_base64: str | None
+
+
+class LetterPage(Shape):
+    """A page of dead letters, by shelf, oldest first."""
+
+    dead_letters: list[LetterRow]
+    next: str | None = Field(description="path of the next page")
+
+
+class AuditRun(Shape):
+    """An audit and when it was made."""
+
+    at: Instant | None = Field(description="null: the background audit has not run yet")
+    report: dict[str, Any] | None = Field(description="as `seckill audit --json` answers")
+
+
+class Statements(Shape):
+    """What the fence did, the newest first, at most 200."""
+
+    statements: list[dict[str, Any]] = Field(
+        description="as `seckill rebuild --statements --json` has them"
+    )
+
+
+class ReconcileWish(ReasonWish):
+    """What is to be set right."""
+
+    goods_id: Annotated[str, Field(min_length=1, max_length=64)] | None = Field(
+        default=None, description="only of these goods; default: every sale"
+    )
+    apply: bool = Field(default=False, description="do it; else nothing is changed")
+
+
+class ReconcileDone(Shape):
+    """The plan, what was done of it, and what is left."""
+
+    ok: bool
+    plan: list[dict[str, Any]]
+    done: list[dict[str, Any]]
+    findings_after: list[dict[str, Any]]

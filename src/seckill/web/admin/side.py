@@ -8,7 +8,11 @@ from seckill.domain.clock import Clock
 from seckill.web.addresses import Addresses
 from seckill.web.admin.calls import AdminCalls
 from seckill.web.admin.guard import Guard, guarded_route
+from seckill.web.admin.letters import add_letters
+from seckill.web.admin.orders import add_orders
 from seckill.web.admin.ports import AdminParts
+from seckill.web.admin.proof import add_proof
+from seckill.web.admin.rules import add_rules
 from seckill.web.admin.sales import add_sales
 from seckill.web.admin.setup_page import add_setup_page
 from seckill.web.admin.users import add_set_up, add_users
@@ -45,6 +49,10 @@ class AdminSide:
         )
         add_users(router, parts.users, calls)
         add_sales(router, parts.sales, calls, self._clock)
+        add_rules(router, parts.rules, calls)
+        add_orders(router, parts.orders, calls)
+        add_letters(router, parts.letters, calls)
+        add_proof(router, parts.proof, calls)
         app.include_router(router)
 
     async def run(self) -> None:
