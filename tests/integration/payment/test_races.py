@@ -197,7 +197,7 @@ async def test_two_ends_of_one_order_without_the_guard_give_its_unit_back_twice(
     await shop.make_due([order])
     meta = shop.keys.bucket(BucketId(sale.sale_id, 0)).meta
 
-    async def plainly(connection: Any, moved: Any, *, because: str, at_ms: int) -> None:
+    async def plainly(connection: Any, moved: Any, **_: Any) -> None:
         await shop.redis.hincrby(meta, "stock", len(moved))
 
     monkeypatch.setattr(moves, "_give_back", plainly)
