@@ -39,6 +39,7 @@ from seckill.admission.judging import (
     first_sight,
     judge,
     ledger_behind,
+    why_id_is_reused,
 )
 from seckill.admission.keys import Keys
 from seckill.admission.rebuild import BucketRebuild
@@ -226,7 +227,7 @@ class FenceKeeper:
             case Step.LEDGER_BEHIND:
                 # Unless another keeper has made that epoch since the ledger was asked.
                 now = await self._current(bucket_id)
-                if now.epoch < view.epoch:
+                if now.epoch < view.epoch or why_id_is_reused(view, now) is not None:
                     return await self._stop_for_operator(now, sight.why)
                 return Verdict.WAITING, "another keeper has moved it"
             case Step.JUDGE | Step.REBUILD:

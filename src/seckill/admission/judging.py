@@ -30,6 +30,7 @@ __all__ = [
     "ledger_behind",
     "unknown_hosts",
     "why_fenced",
+    "why_id_is_reused",
 ]
 
 _WHY_FENCED: Final = {
@@ -86,6 +87,8 @@ def first_sight(  # noqa: PLR0911  -- one for each thing that a look can say
         suspected: a process has seen this epoch fenced and admits nobody any more until there is a
             later one, even if the bucket looks well again.
     """
+    if (reused := why_id_is_reused(view, current)) is not None:
+        return Sight(Step.LEDGER_BEHIND, reused)
     if view.status is not Status.MISSING and view.epoch > current.epoch:
         return Sight(
             Step.LEDGER_BEHIND,
@@ -107,6 +110,22 @@ def first_sight(  # noqa: PLR0911  -- one for each thing that a look can say
     if suspected:
         return Sight(Step.JUDGE, "a web process has found it not to be trusted")
     return Sight(Step.FINE)
+
+
+def why_id_is_reused(view: BucketView, current: CurrentEpoch) -> str | None:
+    """Why the bucket cannot be this sale's; None when it can.
+
+    Opening a bucket in Redis is noted in the ledger before it is begun. So what is there of a sale
+    that nobody has begun to open is another sale's, which the books have forgotten.
+    """
+    never_opened = current.epoch == 1 and current.state is EpochState.OPENING and not current.begun
+    if not never_opened or view.status is Status.MISSING:
+        return None
+    return (
+        f"Redis has a bucket of an earlier sale {current.bucket_id.sale_id}, and this one was never"
+        " opened: the books were restored from before that sale, and have given its id again. End"
+        " this sale and put the goods on sale anew: the next sale has another id"
+    )
 
 
 def _sight_of_opening(view: BucketView, current: CurrentEpoch) -> Sight:

@@ -29,7 +29,7 @@ from seckill.admission.fence_ports import (
     Reopening,
 )
 from seckill.admission.host_evidence import HostEvidence
-from seckill.admission.judging import unknown_hosts
+from seckill.admission.judging import unknown_hosts, why_id_is_reused
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.admission.scripts import Status
 from seckill.domain.clock import Clock
@@ -125,6 +125,9 @@ class BucketRebuild:
     ) -> Rebuild:
         bucket_id = self._bucket_id
         before = await self._buckets.look(bucket_id)
+        if (reused := why_id_is_reused(before, current)) is not None:
+            # Its outbox and its buyers are those of the other sale.
+            raise self._fenced(reused)
         await self._buckets.fence_off(bucket_id, max(before.epoch, current.epoch))
         unknown = await self._settle(before, current, deadline_ms)
         # Again, now that nothing can be admitted any more.

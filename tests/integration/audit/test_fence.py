@@ -1,11 +1,13 @@
 """What the audit says while a bucket cannot be trusted, after it went on, and after a rebuild."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
-from integration.audit.kit import FAST, Service
+from integration.audit.kit import FAST, Service, open_service
 from seckill.admission.bucket import BucketView
+from seckill.admission.errors import BucketFenced
 from seckill.admission.fence import Verdict
 from seckill.admission.scripts import Status
 from seckill.audit import AuditOptions, BucketReader, Kind, run_audit
@@ -361,3 +363,33 @@ async def test_only_the_sales_that_were_asked_for_are_audited(service: Service) 
     await service.redis.hincrby(service.names.meta, "stock", 1)
     assert (await service.audit(sale_ids={other.sale_id})).ok
     assert not (await service.audit(sale_ids={service.sale.sale_id})).ok
+
+
+async def test_a_sale_that_got_the_id_of_a_forgotten_one_is_not_sold_out_of_its_bucket(
+    service: Service, tmp_path: Path
+) -> None:
+    """The books were restored from before a sale that Redis still has."""
+    assert len(await service.buy(["a", "b"])) == 2
+    restored = tmp_path / "restored"
+    restored.mkdir()
+    async with open_service(
+        service.redis, service.keys, restored, service.marks_folder, slot="web-1"
+    ) as after:
+        assert after.sale.sale_id == service.sale.sale_id
+        verdicts = await after.keeper.keep()
+        assert verdicts[after.bucket_id] is Verdict.NEEDS_OPERATOR
+        (fence,) = await after.ledger.fences.open_fences()
+        assert "have given its id again" in fence.cause
+        assert await after.buy(["c"]) == []
+        # Not even when an operator insists: what the old outbox holds are other people's orders.
+        with pytest.raises(BucketFenced, match="put the goods on sale anew"):
+            await after.keeper.rebuild(after.bucket_id, deadline_ms=1_000)
+        assert await after.buy(["c"]) == []
+        await after.ledger.sales.change_sale(
+            after.sale.sale_id, ends_at_ms=2, actor="test", reason="its id is another one's"
+        )
+        anew = await after.ledger.sales.create_sale(
+            NewSale(goods_id=after.sale.goods_id, stock_units=5, starts_at_ms=1), actor="test"
+        )
+        verdicts = await after.keeper.keep()
+        assert verdicts[BucketId(anew.sale_id, 0)] is Verdict.REOPENED

@@ -35,7 +35,14 @@ def view(status: Status = Status.OK, epoch: int = 3, seq: int = 90, written: int
 
 
 def current(epoch: int = 3, state: EpochState = EpochState.OPEN, **more: bool) -> CurrentEpoch:
-    return CurrentEpoch(BUCKET, epoch, state, 100, by_rebuild=more.get("by_rebuild", False))
+    return CurrentEpoch(
+        BUCKET,
+        epoch,
+        state,
+        100,
+        by_rebuild=more.get("by_rebuild", False),
+        begun=more.get("begun", True),
+    )
 
 
 def test_nothing_behind_goes_on_at_once() -> None:
