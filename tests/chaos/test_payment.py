@@ -218,7 +218,7 @@ def _round(service: SeckillService, goods_id: str) -> Counter[str]:
 
 # Few enough that a part which was started again gets something done before it dies again.
 POINTS = (
-    "web.after_start:30,web.before_news:40,"
+    "web.after_start:30,web.before_news:40,web.after_news:40,"
     "reaper.before_expiry:12,reaper.after_expiry:12,reaper.after_call:20,"
     "sweep.after_release:16,worker.after_commit:60"
 )

@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-# point: module, class, method; the process dies just before the method would begin.
+# point: module, class, method; the process dies just before the method would begin, or, where the
+# method is in _AFTER, when it has ended and before anybody knows.
 _POINTS = {
     # Redis has decided, the mark is written; no buyer of the batch has an answer yet.
     "web.after_decision": ("seckill.admission.batcher", "Batcher", "_answer"),
     # The ledger has committed; the outbox does not know it yet.
     "worker.after_commit": ("seckill.pipeline.direct", "DirectChannel", "acknowledge"),
-    # The outbox was read; nothing is written yet.
     # The outbox was read; nothing of it is in Kafka yet.
     "relay.before_produce": ("seckill.pipeline.relay", "Relay", "_publish"),
     # Kafka has it; the relay does not know it yet.
@@ -37,6 +37,7 @@ _POINTS = {
         "KafkaChannel",
         "acknowledge",
     ),
+    # The outbox was read; nothing is written yet.
     "worker.before_commit": ("seckill.pipeline.worker", "OrderWorker", "_carry"),
     # Due orders were found; none has expired.
     "reaper.before_expiry": ("seckill.ledger.expiry", "ExpiryBook", "expire"),
@@ -50,15 +51,18 @@ _POINTS = {
     "web.after_start": ("seckill.ledger.payments", "PaymentBook", "page_made"),
     # News of the provider has come and was read; it is not written.
     "web.before_news": ("seckill.ledger.payments", "PaymentBook", "take"),
+    # The news is written; the provider has no 204 yet, and will tell it again.
+    "web.after_news": ("seckill.ledger.payments", "PaymentBook", "take"),
 }
+_AFTER = {"web.after_news"}
 
 
-def _wanted() -> dict[str, list[tuple[str, str, int]]]:
-    found: dict[str, list[tuple[str, str, int]]] = {}
+def _wanted() -> dict[str, list[tuple[str, str, int, bool]]]:
+    found: dict[str, list[tuple[str, str, int, bool]]] = {}
     for item in filter(None, os.environ.get("SECKILL_TEST_KILL", "").split(",")):
         point, passages_max = item.split(":")
         module, owner, method = _POINTS[point]
-        found.setdefault(module, []).append((owner, method, int(passages_max)))
+        found.setdefault(module, []).append((owner, method, int(passages_max), point in _AFTER))
     return found
 
 
@@ -68,7 +72,7 @@ _RANDOM = random.Random(f"{os.environ.get('SECKILL_TEST_SEED', '0')}/{os.getpid(
 
 
 def _arm(module: ModuleType) -> None:
-    for owner, method, passages_max in _WANTED[module.__name__]:
+    for owner, method, passages_max, is_after in _WANTED[module.__name__]:
         target = getattr(module, owner)
         original = getattr(target, method)
         passages = iter(range(_RANDOM.randint(passages_max // 4, passages_max)))
@@ -78,7 +82,15 @@ def _arm(module: ModuleType) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return _original(*args, **kw)
 
-        setattr(target, method, deadly)
+        async def deadly_after(
+            *args: Any, _original: Any = original, _left: Any = passages, **kw: Any
+        ) -> Any:
+            result = await _original(*args, **kw)
+            if next(_left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        setattr(target, method, deadly_after if is_after else deadly)
 
 
 class _Loader(importlib.abc.Loader):
