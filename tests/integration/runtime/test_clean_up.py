@@ -1,6 +1,12 @@
-"""C70 and C65: what is over leaves Redis, what is not stays, and late news makes no second order."""
+"""C70 and C65: what is over leaves Redis, what is not stays, and late news makes no second order.
+
+SECKILL_CLEAN_UP_SALES (4), SECKILL_CLEAN_UP_BUYERS (200) and SECKILL_CLEAN_UP_REFUSED (50) are the
+sales, one after the other, the buyers of each, and the users that each refuses; scripts/full-size
+has them as C70 does.
+"""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +29,9 @@ from seckill.runtime.settings import load_settings
 from services.redis import RedisServer
 from services.stage import Gate, open_gate
 
-BUYERS = 200
-SALES = 4
+BUYERS = int(os.environ.get("SECKILL_CLEAN_UP_BUYERS", "200"))
+SALES = int(os.environ.get("SECKILL_CLEAN_UP_SALES", "4"))
+REFUSED = int(os.environ.get("SECKILL_CLEAN_UP_REFUSED", "50"))
 
 
 class _Silent:
@@ -115,6 +122,7 @@ async def shop(own_redis: RedisServer, tmp_path: Path) -> AsyncIterator[Shop]:
         yield Shop(stores)
 
 
+@pytest.mark.timeout(60 + SALES * (BUYERS + REFUSED) // 200)
 async def test_sales_that_are_over_leave_redis_and_their_memory_comes_back(
     shop: Shop, own_redis: RedisServer
 ) -> None:
@@ -125,8 +133,16 @@ async def test_sales_that_are_over_leave_redis_and_their_memory_comes_back(
         for number in range(SALES):
             sale = await shop.open(f"g{number}")
             await shop.sell(gate, sale)
-            for refused in range(50):
-                await gate.buy(f"late-{refused}", goods=sale.goods_id)
+            before = await shop.keys(sale)
+            for first in range(0, REFUSED, 500):
+                some = range(first, min(first + 500, REFUSED))
+                answers = await asyncio.gather(
+                    *(gate.buy(f"late-{number}-{n}", goods=sale.goods_id) for n in some)
+                )
+                assert {answer.outcome for answer in answers} == {Outcome.SOLD_OUT}
+            assert await shop.keys(sale) == before
+            view = await stores.buckets.look(BucketId(sale.sale_id, 0))
+            assert view.buyers == BUYERS, "only who bought is kept"
             await shop.end(sale)
             assert await clean_up(stores, 0, settle_ms=0) == 0
             assert len(await shop.keys(sale)) > 0, "its orders await their payment"
