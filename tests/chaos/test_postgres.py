@@ -169,7 +169,9 @@ async def test_many_goods_in_any_order_never_deadlock_and_each_order_is_there_on
         while not topic.is_dry:
             pending = await ledger.pending_releases(100)
             luck.shuffle(pending)
-            await ledger.confirm_releases([(release.reservation_id, 0) for release in pending])
+            await ledger.confirm_releases(
+                [(release.reservation_id, 0) for release in pending], epoch=1
+            )
             await asyncio.sleep(0.01)
 
     async with workers(url, topic, counts, 4), asyncio.TaskGroup() as others:

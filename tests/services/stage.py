@@ -450,7 +450,8 @@ class MemoryOrderLedger:
     releases: list[PendingRelease] = field(default_factory=list)
     stock_changes: list[PendingStockChange] = field(default_factory=list)
     confirmed: dict[ReservationId, int] = field(default_factory=dict)
-    confirmed_changes: dict[str, bool] = field(default_factory=dict)
+    confirmed_in: set[int] = field(default_factory=set)
+    confirmed_changes: dict[str, int] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -474,14 +475,18 @@ class MemoryOrderLedger:
         self._ask("pending_releases")
         return [r for r in self.releases if r.reservation_id not in self.confirmed][:releases_max]
 
-    async def confirm_releases(self, done: Sequence[tuple[ReservationId, int]]) -> None:
+    async def confirm_releases(
+        self, done: Sequence[tuple[ReservationId, int]], *, epoch: int
+    ) -> None:
         self._ask("confirm_releases")
+        self.confirmed_in.add(epoch)
         self.confirmed.update(done)
 
     async def pending_stock_changes(self) -> Sequence[PendingStockChange]:
         self._ask("pending_stock_changes")
         return [c for c in self.stock_changes if c.change_id not in self.confirmed_changes]
 
-    async def confirm_stock_change(self, change_id: str, *, applied: bool) -> None:
+    async def confirm_stock_change(self, change_id: str, *, epoch: int, seq: int) -> None:
         self._ask("confirm_stock_change")
-        self.confirmed_changes[change_id] = applied
+        self.confirmed_in.add(epoch)
+        self.confirmed_changes[change_id] = seq

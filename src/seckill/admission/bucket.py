@@ -27,12 +27,24 @@ from seckill.domain.ids import AttemptId, UserId
 from seckill.domain.reservation import BucketId, Place
 from seckill.domain.sale import Sale
 
-__all__ = ["OUTBOX_GROUP", "BucketView", "Buckets", "Holding", "held_units", "parse_holdings"]
+__all__ = [
+    "MADE_EARLIER",
+    "OUTBOX_GROUP",
+    "BucketView",
+    "Buckets",
+    "Holding",
+    "held_units",
+    "parse_holdings",
+]
 
 OUTBOX_GROUP: Final = "orders"
 """Consumer group that carries the outbox to the ledger."""
 
 RELEASES_PER_CALL_MAX: Final = 256
+
+MADE_EARLIER: Final = -1
+"""In place of a seq: what is asked was made under an earlier epoch (lua/bucket.lua)."""
+
 _SPENT: Final = "!"
 """Stands in front of the attempt of a spent reservation: no attempt id has it (release.lua)."""
 
@@ -306,8 +318,9 @@ class Buckets:
             spent: those of them that still count against the limit of their buyers.
 
         Returns:
-            For each the seq of its release, 0 where the user does not hold it; or the status that
-            kept the bucket from being touched.
+            For each the seq of its release, 0 where the user does not hold it, MADE_EARLIER where
+            it was released under an earlier epoch; or the status that kept the bucket from being
+            touched.
         """
         assert 1 <= len(reservations) <= RELEASES_PER_CALL_MAX
         keys = self._keys.bucket(bucket_id)
@@ -322,12 +335,13 @@ class Buckets:
 
     async def change_stock(
         self, bucket_id: BucketId, epoch: int, change_id: str, delta_units: int
-    ) -> bool | Status:
+    ) -> int | Status:
         """Put more units on sale or take unsold ones off, once per change id.
 
         Returns:
-            True when it is applied, now or before; False when fewer are left than would be taken;
-            or the status that kept the bucket from being touched.
+            The seq at which it was applied, now or before; 0 when fewer are left than would be
+            taken; MADE_EARLIER when it was applied under an earlier epoch; or the status that kept
+            the bucket from being touched.
         """
         keys = self._keys.bucket(bucket_id)
         reply = await self._scripts.run(
@@ -337,4 +351,4 @@ class Buckets:
             durable=True,
         )
         status = Status(reply[0])
-        return reply[5] > 0 if status is Status.OK else status
+        return int(reply[5]) if status is Status.OK else status

@@ -466,12 +466,13 @@ def check_books(ref: Ref, view: BucketView, written_seq: int) -> Iterable[Findin
 
 
 def lost_events(ref: Ref, tally: Tally) -> Finding:
-    """Releases that Redis made and whose event is in no log."""
+    """Releases and stock changes that Redis made and whose event is in no log."""
     return ref.finding(
         Kind.LOST_EVENT,
         tally,
-        f"{tally.count} releases were made in Redis and their events are neither in the ledger nor"
-        " on the way to it. No buyer lost anything: the ledger knows of them by word.",
+        f"{tally.count} releases or stock changes were made in Redis and their events are neither"
+        " in the ledger nor on the way to it. No buyer lost anything: the ledger knows of them by"
+        " word.",
         "Find out what removed entries from the outbox. No unit has to be set right.",
     )
 

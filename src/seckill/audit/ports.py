@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from seckill.domain.ids import ReservationId, SaleId
+from seckill.domain.ids import SaleId
 from seckill.domain.reservation import BucketId, Place
 from seckill.domain.sale import Sale
 from seckill.ledger.auditing import (
@@ -123,11 +123,11 @@ class AuditLedger(Protocol):
         """
         ...
 
-    async def released_at(
+    async def known_by_word(
         self, bucket_id: BucketId, epoch: int, first: int, last: int
-    ) -> dict[int, ReservationId]:
-        """Which seqs of a range are those of releases that Redis has confirmed by word.
+    ) -> dict[int, str]:
+        """Which seqs of a range Redis has confirmed by word, each with what was made there.
 
-        A release whose event was lost is known by this alone. At most 5,000 of them.
+        A release or a stock change whose event was lost is known by this alone. At most 5,000.
         """
         ...

@@ -26,7 +26,7 @@ from seckill.audit.report import IDS_MAX, Finding, SaleLine, Subject, Tally
 from seckill.audit.second_look import CONFIRMATIONS, ROUNDS_MAX, SecondLook
 from seckill.audit.seqs import SeqSet
 from seckill.domain.events import Admitted
-from seckill.domain.ids import ReservationId, UserId
+from seckill.domain.ids import UserId
 from seckill.domain.order import HOLDING_STATES
 from seckill.domain.reservation import BucketId, Place
 from seckill.domain.sale import Sale
@@ -323,21 +323,25 @@ class SaleAudit:
         tally.add_unnamed(len(seqs) - len(named), units)
 
     async def _sort_gaps(self, bucket: AuditedBucket) -> Tally:
-        """Say of each missing place that no buyer holds what it was; returns the releases."""
-        lost_releases = Tally()
+        """Say of each missing place that no buyer holds what it was.
+
+        Returns:
+            What is known by word.
+        """
+        by_word = Tally()
         bucket_id = bucket.bucket_id
         for epoch, gap in bucket.gaps.items():
             seqs = gap.minus(bucket.held_gaps.get(epoch, SeqSet()))
-            releases: dict[int, ReservationId] = {}
+            said: dict[int, str] = {}
             for first, last in seqs.intervals():
-                releases |= await self._ledger.released_at(bucket_id, epoch, first, last)
-            for seq, reservation_id in releases.items():
+                said |= await self._ledger.known_by_word(bucket_id, epoch, first, last)
+            for seq, what in said.items():
                 place = Place(bucket_id.sale_id, epoch, bucket_id.bucket, seq)
-                lost_releases.add(Subject(place=place, note=f"release of {reservation_id}"))
-            others = seqs.minus(SeqSet(releases))
+                by_word.add(Subject(place=place, note=what))
+            others = seqs.minus(SeqSet(said))
             note = "nobody holds it now; at least 1 unit"
             self._name(bucket.lost, bucket_id, epoch, others, units=1, note=note)
-        return lost_releases
+        return by_word
 
     # Reservations in both stores
 

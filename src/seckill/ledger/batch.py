@@ -140,7 +140,7 @@ class Batch:
         self._added: dict[tuple[SaleId, UserId], int] = defaultdict(int)
         self._ordered: list[ReservationId] = []
         self._refused: list[tuple[Admitted, ReservationId, str]] = []
-        self._released: list[tuple[str, int]] = []
+        self._released: list[tuple[str, Place]] = []
         # What has taken a place or a reservation id within this batch.
         self._contents: dict[Place, _Content] = {}
         self._ids: dict[ReservationId, Place] = {}
@@ -196,7 +196,7 @@ class Batch:
                 case Released():
                     named = new_others.pop(place, None)
                     if named is not None and self._accepts(place):
-                        self._released.append((named, place.seq))
+                        self._released.append((named, place))
                 case StockChanged():
                     named = new_others.pop(place, None)
                     if named is not None and self._accepts(place):
@@ -660,8 +660,13 @@ class Batch:
             await self._connection.execute(
                 statements.MARK_RELEASED,
                 [
-                    {"of_reservation_id": reservation_id, "at_seq": seq, "now_ms": self._now_ms}
-                    for reservation_id, seq in self._released
+                    {
+                        "of_reservation_id": reservation_id,
+                        "in_epoch": place.epoch,
+                        "at_seq": place.seq,
+                        "now_ms": self._now_ms,
+                    }
+                    for reservation_id, place in self._released
                 ],
             )
         applied = [

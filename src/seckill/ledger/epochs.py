@@ -12,7 +12,19 @@ from itertools import groupby
 from typing import Any, Final
 
 import structlog
-from sqlalchemy import Row, bindparam, false, func, insert, select, true, union_all, update
+from sqlalchemy import (
+    CompoundSelect,
+    Row,
+    bindparam,
+    false,
+    func,
+    insert,
+    null,
+    select,
+    true,
+    union_all,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from seckill.admission.reservation_ids import ReservationIds
@@ -36,7 +48,15 @@ from seckill.ledger.tables import (
     stock_changes,
 )
 
-__all__ = ["UNWRITTEN_MAX", "Buyer", "EpochBook", "EpochRow", "RebuildPlan", "last_written"]
+__all__ = [
+    "UNWRITTEN_MAX",
+    "Buyer",
+    "EpochBook",
+    "EpochRow",
+    "RebuildPlan",
+    "last_written",
+    "places_by_word",
+]
 
 UNWRITTEN_MAX: Final = 10_000
 """Missing seqs named at once, at most."""
@@ -555,21 +575,43 @@ async def last_written(connection: AsyncConnection, bucket_id: BucketId, epoch: 
 
 
 async def _last_confirmed(connection: AsyncConnection, bucket_id: BucketId, epoch: int) -> int:
-    """The highest seq that Redis has confirmed of an epoch: when it was closed, or with a release.
+    """The highest seq that Redis has confirmed of an epoch: when it was closed, or by word.
 
-    The event of such a release may be lost with Redis before anybody has read it.
+    The event of such a release or stock change may be lost with Redis before anybody has read it.
     """
     closed = await connection.scalar(
         select(epochs.c.valid_to_seq).where(
             statements.in_bucket(epochs, bucket_id), epochs.c.epoch == epoch
         )
     )
-    released = await connection.scalar(
-        select(func.max(releases.c.release_seq)).where(
-            statements.in_bucket(releases, bucket_id), releases.c.epoch == epoch
-        )
+    by_word = await connection.scalar(
+        select(func.max(places_by_word(bucket_id, epoch).subquery("by_word").c.seq))
     )
-    return max(closed or 0, released or 0)
+    return max(closed or 0, by_word or 0)
+
+
+def places_by_word(bucket_id: BucketId, epoch: int) -> CompoundSelect[Any]:
+    """The places of an epoch that Redis has confirmed by word, with what was made there.
+
+    ``seq``, and the one of ``reservation_id`` (a release of it) and ``change_id`` that is there.
+    """
+    assert bucket_id.bucket == 0, "the stock of a sale changes in its only bucket"
+    return union_all(
+        select(
+            releases.c.release_seq.label("seq"),
+            releases.c.reservation_id.label("reservation_id"),
+            null().label("change_id"),
+        ).where(
+            statements.in_bucket(releases, bucket_id),
+            releases.c.epoch == epoch,
+            releases.c.release_seq.is_not(None),
+        ),
+        select(stock_changes.c.applied_seq, null(), stock_changes.c.change_id).where(
+            stock_changes.c.sale_id == bucket_id.sale_id,
+            stock_changes.c.applied_epoch == epoch,
+            stock_changes.c.applied_seq.is_not(None),
+        ),
+    )
 
 
 async def _missing_seqs(
@@ -583,15 +625,9 @@ async def _missing_seqs(
         missing.extend(seq for seq in range(first, last + 1) if seq not in written)
     if not missing:
         return []
-    # A release whose event was lost is known by the word of whoever made it.
-    by_word = await connection.scalars(
-        select(releases.c.release_seq).where(
-            statements.in_bucket(releases, bucket_id),
-            releases.c.epoch == epoch,
-            releases.c.release_seq.is_not(None),
-        )
-    )
-    known = set(by_word)
+    # What was made and whose event was lost is known by the word of whoever asked for it.
+    by_word = await connection.execute(places_by_word(bucket_id, epoch))
+    known = {row.seq for row in by_word}
     return [seq for seq in missing if seq not in known]
 
 

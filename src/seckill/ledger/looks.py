@@ -20,6 +20,7 @@ from seckill.domain.reservation import BucketId, Place
 from seckill.ledger import statements
 from seckill.ledger.auditing import AuditReading, Books
 from seckill.ledger.engine import Database
+from seckill.ledger.epochs import places_by_word
 from seckill.ledger.fences import FenceBook, FenceStatement
 from seckill.ledger.tables import bucket_events, collisions, orders, releases
 
@@ -123,27 +124,27 @@ class SQLAuditLedger:
 
         return await self._database.read("read which places are written", work)
 
-    async def released_at(
+    async def known_by_word(
         self, bucket_id: BucketId, epoch: int, first: int, last: int
-    ) -> dict[int, ReservationId]:
-        """See `AuditLedger.released_at`."""
+    ) -> dict[int, str]:
+        """See `AuditLedger.known_by_word`."""
+        said = places_by_word(bucket_id, epoch).subquery("said")
         query = (
-            select(releases.c.release_seq, releases.c.reservation_id)
-            .where(
-                _in_epoch(releases, bucket_id, epoch),
-                releases.c.release_seq.between(first, last),
-            )
-            .order_by(releases.c.release_seq)
+            select(said)
+            .where(said.c.seq.between(first, last))
+            .order_by(said.c.seq)
             .limit(_ROWS_MAX)
         )
 
-        async def work(connection: AsyncConnection) -> dict[int, ReservationId]:
+        async def work(connection: AsyncConnection) -> dict[int, str]:
             return {
-                seq: ReservationId(reservation_id)
-                for seq, reservation_id in await connection.execute(query)
+                row.seq: f"release of {row.reservation_id}"
+                if row.reservation_id is not None
+                else f"stock change {row.change_id}"
+                for row in await connection.execute(query)
             }
 
-        return await self._database.read("read which releases were confirmed", work)
+        return await self._database.read("read what Redis confirmed by word", work)
 
 
 def _in_epoch(table: Table, bucket_id: BucketId, epoch: int) -> ColumnElement[bool]:

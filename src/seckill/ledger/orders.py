@@ -193,10 +193,14 @@ class OrderBook:
 
         return await self._database.read("read the pending releases", work)
 
-    async def confirm_releases(self, done: Sequence[tuple[ReservationId, int]]) -> None:
+    async def confirm_releases(
+        self, done: Sequence[tuple[ReservationId, int]], *, epoch: int
+    ) -> None:
         """Record that Redis made these releases, each at the given ``seq`` (0: not known there).
 
-        Confirming again changes nothing, and so does confirming what a rebuild has counted.
+        Confirming again changes nothing, and so does confirming what a rebuild has counted, or
+        what was carried on into another epoch meanwhile: that bucket was judged without this
+        word, so the Redis that gave it may be gone. It is asked again in the new epoch.
 
         Raises:
             LedgerUnavailable: nothing was recorded; call again.
@@ -208,7 +212,12 @@ class OrderBook:
         async def work(connection: AsyncConnection) -> None:
             await _lock_sales_of(connection, [reservation_id for reservation_id, _ in done])
             parameters: list[dict[str, Any]] = [
-                {"of_reservation_id": reservation_id, "at_seq": seq, "now_ms": now_ms}
+                {
+                    "of_reservation_id": reservation_id,
+                    "in_epoch": epoch,
+                    "at_seq": seq,
+                    "now_ms": now_ms,
+                }
                 for reservation_id, seq in done
             ]
             await connection.execute(statements.CONFIRM_RELEASE, parameters)

@@ -450,12 +450,21 @@ class SaleBook:
 
         return await self._database.read("read the pending stock changes", work)
 
-    async def confirm_stock_change(self, change_id: str, *, applied: bool) -> None:
+    async def confirm_stock_change(self, change_id: str, *, epoch: int, seq: int) -> None:
         """Record that Redis applied a stock change, or refused it (fewer are left than taken).
 
-        Only a pending change is decided by this. The event of the change, which comes through
-        the outbox before or after this call, is what lowers the stock and has the last word.
+        Only a pending change is decided by this, and only while the epoch in which Redis was
+        asked is the newest: a bucket that has a newer one was judged, or made anew, without this
+        word, so the Redis that gave it may be gone. Then it is asked again.
+        The event of the change, which comes through the outbox before or after this call, is what
+        lowers the stock and has the last word.
+
+        Args:
+            change_id: the change.
+            epoch: in which Redis was asked.
+            seq: at which it was applied; 0 when it was refused.
         """
+        applied = seq > 0
         now_ms = self._clock.now_ms()
 
         async def work(connection: AsyncConnection) -> None:
@@ -467,12 +476,19 @@ class SaleBook:
                 return
             row = await _locked(connection, sales.c.sale_id == sale_id)
             assert row is not None, "a stock change belongs to a sale, and sales are never deleted"
+            newest = await connection.scalar(
+                select(func.max(epochs.c.epoch)).where(epochs.c.sale_id == sale_id)
+            )
+            if newest != epoch:
+                return
             decided = await connection.execute(
                 _DECIDE_CHANGE,
                 {
                     "of_change_id": change_id,
                     "verdict": "applied" if applied else "refused",
                     "now_ms": now_ms,
+                    "in_epoch": epoch if applied else None,
+                    "at_seq": seq if applied else None,
                 },
             )
             delta_units = decided.scalar_one_or_none()
@@ -503,7 +519,12 @@ _DECIDE_CHANGE: Final = (
     .where(
         stock_changes.c.change_id == bindparam("of_change_id"), stock_changes.c.state == "pending"
     )
-    .values(state=bindparam("verdict"), decided_at_ms=bindparam("now_ms"))
+    .values(
+        state=bindparam("verdict"),
+        decided_at_ms=bindparam("now_ms"),
+        applied_epoch=bindparam("in_epoch"),
+        applied_seq=bindparam("at_seq"),
+    )
     .returning(stock_changes.c.delta_units)
 )
 

@@ -17,7 +17,7 @@ from seckill.ledger.errors import SchemaUnknown
 
 __all__ = ["HEAD", "ensure_schema"]
 
-HEAD: Final = "0006_admin"
+HEAD: Final = "0007_places_of_changes"
 """The newest migration in ``migrations/versions``; a test compares the two."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"

@@ -78,14 +78,16 @@ class SQLLedger:
         """See `OrderBook.pending_releases`."""
         return await self.orders.pending_releases(releases_max, except_buckets=except_buckets)
 
-    async def confirm_releases(self, done: Sequence[tuple[ReservationId, int]]) -> None:
+    async def confirm_releases(
+        self, done: Sequence[tuple[ReservationId, int]], *, epoch: int
+    ) -> None:
         """See `OrderBook.confirm_releases`."""
-        await self.orders.confirm_releases(done)
+        await self.orders.confirm_releases(done, epoch=epoch)
 
     async def pending_stock_changes(self) -> list[PendingStockChange]:
         """See `SaleBook.pending_stock_changes`."""
         return await self.sales.pending_stock_changes()
 
-    async def confirm_stock_change(self, change_id: str, *, applied: bool) -> None:
+    async def confirm_stock_change(self, change_id: str, *, epoch: int, seq: int) -> None:
         """See `SaleBook.confirm_stock_change`."""
-        await self.sales.confirm_stock_change(change_id, applied=applied)
+        await self.sales.confirm_stock_change(change_id, epoch=epoch, seq=seq)

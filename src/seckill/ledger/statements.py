@@ -240,14 +240,21 @@ MARK_RELEASED: Final = (
     .where(
         releases.c.reservation_id == bindparam("of_reservation_id"), releases.c.state == "pending"
     )
-    .values(state="done", release_seq=bindparam("at_seq"), done_at_ms=bindparam("now_ms"))
+    .values(
+        state="done",
+        epoch=bindparam("in_epoch"),
+        release_seq=bindparam("at_seq"),
+        done_at_ms=bindparam("now_ms"),
+    )
 )
 """Redis has made a release, at a place of its own. A release that a rebuild counted stays so."""
 
 CONFIRM_RELEASE: Final = (
     update(releases)
     .where(
-        releases.c.reservation_id == bindparam("of_reservation_id"), releases.c.state == "pending"
+        releases.c.reservation_id == bindparam("of_reservation_id"),
+        releases.c.state == "pending",
+        releases.c.epoch == bindparam("in_epoch"),
     )
     .values(
         state="done",
@@ -255,7 +262,10 @@ CONFIRM_RELEASE: Final = (
         done_at_ms=bindparam("now_ms"),
     )
 )
-"""As `MARK_RELEASED`, by the releaser's own word; seq 0 means that Redis had nothing to release."""
+"""As `MARK_RELEASED`, by the releaser's own word; seq 0 means that Redis had nothing to release.
+
+Guards: a word of an epoch in which the release is not valid any more counts for nothing.
+"""
 
 MARK_CHANGE_APPLIED: Final = (
     update(stock_changes)

@@ -494,8 +494,8 @@ releases = Table(
     CheckConstraint("(state = 'pending') = (done_at_ms IS NULL)", name="done_at"),
 )
 """Units that the ledger gives back, once per reservation; (r_epoch, r_seq) is its place, epoch
-the one in which the release is valid. counted: absorbed by a rebuild. spent: the units go back on
-sale, and still count against the limit of the user who gave them up.
+the one in which the release is valid, or was made. counted: absorbed by a rebuild. spent: the units
+go back on sale, and still count against the limit of the user who gave them up.
 """
 
 Index(
@@ -519,6 +519,8 @@ stock_changes = Table(
     Column("requested_at_ms", BigInteger, nullable=False),
     Column("decided_at_ms", BigInteger),
     Column("counted_at_ms", BigInteger),
+    Column("applied_epoch", Integer),
+    Column("applied_seq", BigInteger),
     PrimaryKeyConstraint("change_id"),
     CheckConstraint("delta_units <> 0", name="delta_units"),
     CheckConstraint("state IN ('pending', 'applied', 'refused')", name="state"),
@@ -526,7 +528,8 @@ stock_changes = Table(
     Index("ix_stock_changes_sale", "sale_id", "requested_at_ms"),
 )
 """Units put on sale or taken off it. counted_at_ms: when sales.stock_units took it in (more
-units when they are asked for, fewer when Redis has taken them away).
+units when they are asked for, fewer when Redis has taken them away). applied_epoch, applied_seq:
+where Redis says that it has applied it; empty when its event has said so first.
 """
 
 order_events = Table(

@@ -177,16 +177,24 @@ class OrderLedger(Protocol):
         """The oldest releases that Redis has not confirmed."""
         ...
 
-    async def confirm_releases(self, done: Sequence[tuple[ReservationId, int]]) -> None:
-        """Record that Redis made these releases, each at the given ``seq`` (0: not known there)."""
+    async def confirm_releases(
+        self, done: Sequence[tuple[ReservationId, int]], *, epoch: int
+    ) -> None:
+        """Record that Redis made these releases, each at the given ``seq`` (0: not known there).
+
+        What is not valid in that epoch any more stays as it is: Redis may have forgotten it since.
+        """
         ...
 
     async def pending_stock_changes(self) -> Sequence[PendingStockChange]:
         """Stock changes that Redis has not confirmed, oldest first."""
         ...
 
-    async def confirm_stock_change(self, change_id: str, *, applied: bool) -> None:
-        """Record that Redis applied a stock change, or refused it (fewer are left than taken)."""
+    async def confirm_stock_change(self, change_id: str, *, epoch: int, seq: int) -> None:
+        """Record that Redis applied a stock change at a ``seq``, or refused it (0: too few left).
+
+        Where that epoch is over the change stays pending: Redis may have forgotten it since.
+        """
         ...
 
 

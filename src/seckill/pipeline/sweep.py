@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from seckill.admission.bucket import RELEASES_PER_CALL_MAX, Buckets
+from seckill.admission.bucket import MADE_EARLIER, RELEASES_PER_CALL_MAX, Buckets
 from seckill.admission.errors import ScriptRefused, StockUnavailable
 from seckill.admission.scripts import Status
 from seckill.domain.ids import ReservationId
@@ -137,11 +137,11 @@ class Sweep:
         unknown = [release.reservation_id for release, seq in both if seq == 0]
         if unknown:
             _log.error("released reservations were not held", reservation_ids=unknown)
-        await self._ledger.confirm_releases(
-            [(release.reservation_id, seq) for release, seq in both]
-        )
-        self._on_released(sum(release.quantity for release, seq in both if seq))
-        return len(releases)
+        # What was made under an earlier epoch is confirmed by its event, which is on its way.
+        made = [(release.reservation_id, seq) for release, seq in both if seq != MADE_EARLIER]
+        await self._ledger.confirm_releases(made, epoch=epoch)
+        self._on_released(sum(release.quantity for release, seq in both if seq > 0))
+        return len(made)
 
     async def _sweep_stock_changes(self) -> int:
         settled = 0
@@ -150,10 +150,10 @@ class Sweep:
             epoch = self._epochs().get(bucket_id)
             if epoch is None:
                 continue
-            applied = await self._buckets.change_stock(
+            seq = await self._buckets.change_stock(
                 bucket_id, epoch, change.change_id, change.delta_units
             )
-            if not isinstance(applied, Status):
-                await self._ledger.confirm_stock_change(change.change_id, applied=applied)
+            if not isinstance(seq, Status) and seq != MADE_EARLIER:
+                await self._ledger.confirm_stock_change(change.change_id, epoch=epoch, seq=seq)
                 settled += 1
         return settled

@@ -287,17 +287,19 @@ class TimedLedger:
         """See OrderLedger."""
         return await self._ledger.pending_releases(releases_max)
 
-    async def confirm_releases(self, done: Sequence[tuple[ReservationId, int]]) -> None:
+    async def confirm_releases(
+        self, done: Sequence[tuple[ReservationId, int]], *, epoch: int
+    ) -> None:
         """See OrderLedger."""
-        await self._ledger.confirm_releases(done)
+        await self._ledger.confirm_releases(done, epoch=epoch)
 
     async def pending_stock_changes(self) -> Sequence[PendingStockChange]:
         """See OrderLedger."""
         return await self._ledger.pending_stock_changes()
 
-    async def confirm_stock_change(self, change_id: str, *, applied: bool) -> None:
+    async def confirm_stock_change(self, change_id: str, *, epoch: int, seq: int) -> None:
         """See OrderLedger."""
-        await self._ledger.confirm_stock_change(change_id, applied=applied)
+        await self._ledger.confirm_stock_change(change_id, epoch=epoch, seq=seq)
 
 
 class HTTPMetrics:

@@ -7,6 +7,7 @@ the outbox.
 
 from dataclasses import dataclass, field
 
+from seckill.admission.bucket import MADE_EARLIER
 from seckill.admission.scripts import Status
 from seckill.domain.events import Admitted, BucketEvent, Released, StockChanged
 from seckill.domain.ids import AttemptId, UserId
@@ -53,8 +54,8 @@ class BucketModel:
     paused: bool = False
     version: int = 0
     holders: dict[str, list[Held]] = field(default_factory=dict)
-    released: dict[tuple[int, int], int] = field(default_factory=dict)
-    changes: dict[str, int] = field(default_factory=dict)
+    released: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    changes: dict[str, tuple[int, int]] = field(default_factory=dict)
     events: list[BucketEvent] = field(default_factory=list)
     missing: bool = True
     torn: bool = False
@@ -148,9 +149,12 @@ class BucketModel:
             return status
         return [self._release(*one, spends=one[1:] in spent) for one in wanted]
 
+    def _made(self, at: tuple[int, int]) -> int:
+        return at[1] if at[0] == self.epoch else MADE_EARLIER
+
     def _release(self, user: str, epoch: int, seq: int, *, spends: bool) -> int:
         if (epoch, seq) in self.released:
-            return self.released[epoch, seq]
+            return self._made(self.released[epoch, seq])
         for h in self.holders.get(user, []):
             if (h.epoch, h.seq) == (epoch, seq) and not h.spent:
                 h.spent = spends
@@ -161,25 +165,25 @@ class BucketModel:
                 place = self._place()
                 reservation = Place(self.bucket_id.sale_id, epoch, self.bucket_id.bucket, seq)
                 self.events.append(Released(place, reservation, UserId(user), h.quantity, 0))
-                self.released[epoch, seq] = place.seq
+                self.released[epoch, seq] = (place.epoch, place.seq)
                 return place.seq
         return 0
 
-    def change_stock(self, epoch: int, change_id: str, delta: int) -> Status | bool:
+    def change_stock(self, epoch: int, change_id: str, delta: int) -> Status | int:
         status = self.status(epoch, 0)
         if status is Status.OK and self.torn_changes:
             status = Status.TORN
         if status is not Status.OK:
             return status
         if change_id in self.changes:
-            return True
+            return self._made(self.changes[change_id])
         if self.stock + delta < 0:
-            return False
+            return 0
         self.put += delta
         place = self._place()
-        self.changes[change_id] = place.seq
+        self.changes[change_id] = (place.epoch, place.seq)
         self.events.append(StockChanged(place, change_id, delta, 0))
-        return True
+        return place.seq
 
     def carry_on(self, from_epoch: int, seq: int, to_epoch: int) -> bool:
         if self.missing or self.fenced_off or self.torn:

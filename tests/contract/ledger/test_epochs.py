@@ -89,7 +89,7 @@ async def test_a_release_that_redis_confirmed_and_then_forgot_is_not_carried_on_
     await ledger.write([cat])
     assert await ledger.epochs.confirmed_seq(shop.bucket_id, 1) == 0
     await ledger.orders.cancel(IDS.encode(cat.place), cat.user_id, actor="buyer", reason="")
-    await ledger.confirm_releases([(IDS.encode(cat.place), 2)])
+    await ledger.confirm_releases([(IDS.encode(cat.place), 2)], epoch=1)
     assert await ledger.epochs.known_seq(shop.bucket_id, 1) == 1
     assert await ledger.epochs.confirmed_seq(shop.bucket_id, 1) == 2
     with pytest.raises(EpochMoved, match="knows seq 2, beyond 1"):
@@ -136,7 +136,7 @@ async def test_a_rebuild_counts_what_is_written_and_nothing_else(
     assert (again.new_epoch, again.put_units, again.buyers) == (4, 10, plan.buyers)
     await ledger.epochs.mark_open(shop.bucket_id, 4)
     # What Redis confirms late of the old bucket is nobody's business any more.
-    await ledger.confirm_releases([(IDS.encode(cat.place), 9)])
+    await ledger.confirm_releases([(IDS.encode(cat.place), 9)], epoch=2)
     assert {row["state"] for row in await rows(database, releases)} == {"counted"}
     await ledger.orders.cancel(IDS.encode(bob.place), bob.user_id, actor="buyer", reason="")
     assert [release.epoch for release in await ledger.pending_releases(10)] == [4]
@@ -151,7 +151,7 @@ async def test_pending_stock_changes_are_asked_of_the_rebuilt_bucket(ledger: SQL
     await request("less", shop.sale.sale_id, -3, actor="op")
     await request("gone", shop.sale.sale_id, -2, actor="op")
     # Redis took two away and said so; its event was lost with it.
-    await ledger.confirm_stock_change("gone", applied=True)
+    await ledger.confirm_stock_change("gone", epoch=1, seq=2)
     plan = await ledger.epochs.plan_rebuild(shop.bucket_id, "lost data")
     assert (plan.put_units, plan.units_left) == (8, 7)
     assert {change.change_id for change in await ledger.pending_stock_changes()} == {"more", "less"}

@@ -122,7 +122,7 @@ async def test_a_release_that_is_known_by_word_is_no_loss(ledger: SQLLedger) -> 
     ann = shop.admitted(1, "ann")
     await ledger.write([ann])
     await ledger.orders.cancel(IDS.encode(ann.place), ann.user_id, actor="test", reason="")
-    await ledger.confirm_releases([(IDS.encode(ann.place), 2)])
+    await ledger.confirm_releases([(IDS.encode(ann.place), 2)], epoch=1)
     fence = LedgerFence(ledger, HandClock())
     plan = await fence.plan_rebuild(shop.bucket_id, newest=1, given={1: 2}, withhold=True)
     assert (list(plan.lost), plan.put_units) == ([], 3)

@@ -33,8 +33,8 @@ async def test_a_cancelled_order_gives_its_units_back_once(
     (release,) = await ledger.pending_releases(10)
     assert (release.reservation, release.user_id, release.quantity) == (ann.place, "ann", 2)
     assert len(await rows(database, order_events)) == 2
-    await ledger.confirm_releases([(reservation_id, 2)])
-    await ledger.confirm_releases([(reservation_id, 7)])
+    await ledger.confirm_releases([(reservation_id, 2)], epoch=1)
+    await ledger.confirm_releases([(reservation_id, 7)], epoch=1)
     (row,) = await rows(database, releases)
     assert (row["state"], row["release_seq"]) == ("done", 2)
     # The limit is free again.
@@ -99,10 +99,12 @@ async def test_a_release_that_redis_does_not_know_is_done_without_a_place(
     shop = await open_shop(ledger)
     await ledger.write([shop.admitted(1, "ann")])
     await ledger.orders.cancel(IDS.encode(shop.place(1)), UserId("ann"), actor="a", reason="")
-    await ledger.confirm_releases([(IDS.encode(shop.place(1)), 0), (IDS.encode(shop.place(2)), 5)])
+    await ledger.confirm_releases(
+        [(IDS.encode(shop.place(1)), 0), (IDS.encode(shop.place(2)), 5)], epoch=1
+    )
     (row,) = await rows(database, releases)
     assert (row["state"], row["release_seq"]) == ("done", None)
-    await ledger.confirm_releases([])
+    await ledger.confirm_releases([], epoch=1)
 
 
 async def test_nobody_cancels_the_order_of_somebody_else(ledger: SQLLedger) -> None:

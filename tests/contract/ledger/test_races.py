@@ -109,7 +109,8 @@ async def test_writers_of_many_sales_in_any_order_do_not_wait_in_a_circle(
                     reason="",
                 ),
                 two.confirm_releases(
-                    [(IDS.encode(shop.place(base + 1)), 9_000 + base) for shop in reversed(shops)]
+                    [(IDS.encode(shop.place(base + 1)), 9_000 + base) for shop in reversed(shops)],
+                    epoch=1,
                 ),
             )
     for shop in shops:

@@ -161,7 +161,7 @@ async def test_more_units_are_on_sale_at_once_and_once(
     assert (await other.now()).stock_units == 100
     assert await ledger.pending_stock_changes() == [PendingStockChange("c-1", sale_id, 5)]
     await ledger.write([shop.stock(1, "c-1", 5)])
-    await ledger.confirm_stock_change("c-1", applied=True)
+    await ledger.confirm_stock_change("c-1", epoch=1, seq=1)
     assert await ledger.pending_stock_changes() == []
     assert (await shop.now()).stock_units == 11
     (action,) = [
@@ -192,14 +192,14 @@ async def test_fewer_units_leave_when_redis_has_taken_them(
     assert requested.stock_units == 10
     event = shop.stock(1, "c-1", -4)
     if confirm_first:
-        await ledger.confirm_stock_change("c-1", applied=True)
+        await ledger.confirm_stock_change("c-1", epoch=1, seq=1)
         assert (await shop.now()).stock_units == 10
     await ledger.write([event])
     changed = await shop.now()
     assert (changed.stock_units, changed.version) == (6, 3)
     for _ in range(2):
-        await ledger.confirm_stock_change("c-1", applied=True)
-        await ledger.confirm_stock_change("c-1", applied=False)
+        await ledger.confirm_stock_change("c-1", epoch=1, seq=1)
+        await ledger.confirm_stock_change("c-1", epoch=1, seq=0)
         await ledger.write([event])
     assert await shop.now() == changed
     assert await ledger.pending_stock_changes() == []
@@ -212,7 +212,7 @@ async def test_a_refused_change_changes_nothing(ledger: SQLLedger) -> None:
             change_id, shop.sale.sale_id, delta_units, actor="op"
         )
         for _ in range(2):
-            await ledger.confirm_stock_change(change_id, applied=False)
+            await ledger.confirm_stock_change(change_id, epoch=1, seq=0)
         assert (await shop.now()).stock_units == 10
     assert await ledger.pending_stock_changes() == []
     # Redis had the last word after all: what it did is what counts.
@@ -270,7 +270,7 @@ async def test_a_change_that_nobody_asked_for_keeps_its_place_and_moves_nothing(
     await ledger.write(
         [shop.stock(1, "nobody", 5), shop.stock(2, "of-other", 1), shop.stock(3, "mine", 2)]
     )
-    await ledger.confirm_stock_change("nobody", applied=True)
+    await ledger.confirm_stock_change("nobody", epoch=1, seq=1)
     assert (await shop.now()).stock_units == 4
     assert len(await ledger.pending_stock_changes()) == 2
     assert await ledger.epochs.known_seq(shop.bucket_id, 1) == 3

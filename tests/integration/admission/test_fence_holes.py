@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from integration.audit.kit import open_service
+from integration.audit.kit import Service, open_service
 from seckill.admission.bucket import Buckets
 from seckill.admission.fence import Verdict
 from seckill.admission.keys import Keys
@@ -104,6 +104,100 @@ async def test_a_late_retry_of_an_order_that_expired_is_an_order_of_its_own(
         report = await service.audit()
         assert report.ok, report.to_text()
         assert report.sales[0].held_units == report.sales[0].live_units == 1
+
+
+CHANGES = ["release", "more", "fewer"]
+
+
+async def decide(service: Service, what: str, order: ReservationId) -> None:
+    match what:
+        case "release":
+            await service.cancel(order, "ann")
+        case "more" | "fewer":
+            delta_units = 5 if what == "more" else -5
+            await service.ledger.sales.request_stock_change(
+                "c1", service.sale.sale_id, delta_units, actor="eve"
+            )
+
+
+async def assert_made_once(service: Service, what: str) -> None:
+    await service.settle()
+    report = await service.audit()
+    assert report.ok, report.to_text()
+    view = await service.buckets.look(service.bucket_id)
+    expected = {"release": (10, 0), "more": (15, 1), "fewer": (5, 1)}[what]
+    assert (view.put_units, view.held_units) == expected
+    (line,) = report.sales
+    assert (line.put_units, line.live_units) == expected
+
+
+async def go_back(server: RedisServer, folder: Path) -> None:
+    await asyncio.to_thread(server.kill)
+    server.put_data_back(folder)
+    await asyncio.to_thread(server.start)
+
+
+@pytest.mark.parametrize("what", CHANGES)
+async def test_what_redis_confirmed_and_forgot_is_noticed(
+    own_redis: RedisServer, keys: Keys, tmp_path: Path, marks_folder: Path, what: str
+) -> None:
+    """Nobody has read its event: that Redis had it is known by the word of who asked alone."""
+    redis = connect(own_redis.url, timeout_ms=10_000)
+    async with open_service(redis, keys, tmp_path, marks_folder, stock_units=10) as service:
+        ((_, order),) = await service.buy(["ann"])
+        await service.write()
+        await decide(service, what, order)
+        await asyncio.to_thread(own_redis.copy_data, tmp_path / "old")
+        assert await service.sweep.sweep() == 1
+        assert await service.sweep.sweep() == 0
+        await go_back(own_redis, tmp_path / "old")
+        assert (await service.keeper.keep())[service.bucket_id] is Verdict.NEEDS_REBUILD
+        await service.rebuild()
+        await assert_made_once(service, what)
+    await redis.aclose()
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+@pytest.mark.parametrize("what", CHANGES)
+async def test_a_word_that_comes_when_the_bucket_has_gone_on_counts_for_nothing(
+    own_redis: RedisServer,
+    keys: Keys,
+    tmp_path: Path,
+    marks_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    forgets: bool,
+) -> None:
+    """The bucket was judged without it, and rightly: only who asked knew. So it is asked again.
+
+    And where Redis forgot nothing, asking again makes nothing twice.
+    """
+    redis = connect(own_redis.url, timeout_ms=10_000)
+    async with open_service(redis, keys, tmp_path, marks_folder, stock_units=10) as service:
+        ((_, order),) = await service.buy(["ann"])
+        await service.write()
+        await decide(service, what, order)
+        await asyncio.to_thread(own_redis.copy_data, tmp_path / "old")
+        name = "confirm_releases" if what == "release" else "confirm_stock_change"
+        confirm = getattr(service.ledger, name)
+
+        async def slowly(*said: object, **more: object) -> None:
+            if forgets:
+                await go_back(own_redis, tmp_path / "old")
+            else:
+                await asyncio.to_thread(own_redis.restart)
+            assert (await service.keeper.keep())[service.bucket_id] is Verdict.REOPENED
+            await confirm(*said, **more)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(service.ledger, name, slowly)
+            await service.sweep.sweep()
+        await assert_made_once(service, what)
+        # The next restart finds nothing behind: no seq of one epoch is taken for another's.
+        await asyncio.to_thread(own_redis.restart)
+        assert (await service.keeper.keep())[service.bucket_id] is Verdict.REOPENED
+        await assert_made_once(service, what)
+    await redis.aclose()
 
 
 NAIVE = """

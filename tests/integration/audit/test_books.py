@@ -71,15 +71,15 @@ async def test_a_release_is_pending_only_until_it_is_confirmed(
     database: Database, shop: Shop
 ) -> None:
     audit = SQLAuditLedger(database, SystemClock())
-    assert await audit.released_at(shop.bucket_id, 1, 1, 9) == {}
-    await shop.ledger.confirm_releases([(IDS.encode(shop.place(2)), 4)])
+    assert await audit.known_by_word(shop.bucket_id, 1, 1, 9) == {}
+    await shop.ledger.confirm_releases([(IDS.encode(shop.place(2)), 4)], epoch=1)
     (written,) = (await audit.written([shop.place(2)])).values()
     assert written.order is not None
     assert written.order.release_epoch is None
-    found = await audit.released_at(shop.bucket_id, 1, 1, 9)
-    assert found == {4: IDS.encode(shop.place(2))}
-    assert await audit.released_at(shop.bucket_id, 1, 5, 9) == {}
-    assert await audit.released_at(shop.bucket_id, 2, 1, 9) == {}
+    found = await audit.known_by_word(shop.bucket_id, 1, 1, 9)
+    assert found == {4: f"release of {IDS.encode(shop.place(2))}"}
+    assert await audit.known_by_word(shop.bucket_id, 1, 5, 9) == {}
+    assert await audit.known_by_word(shop.bucket_id, 2, 1, 9) == {}
 
 
 async def test_which_seqs_are_written_in_a_range(database: Database, shop: Shop) -> None:

@@ -178,7 +178,7 @@ async def test_a_ledger_that_is_away_after_the_release_costs_no_second_unit(shop
     shop.decide(BUCKET, 1)
     confirm = shop.ledger.confirm_releases
 
-    async def away(*_: object) -> None:
+    async def away(*_: object, **__: object) -> None:
         raise LedgerAway("by order of the test")
 
     shop.ledger.confirm_releases = away  # type: ignore[method-assign,assignment]
@@ -227,7 +227,7 @@ async def test_a_stock_change_is_applied_once_and_one_that_cannot_be_is_said_so(
         PendingStockChange("elsewhere", SaleId(99), 1),
     ]
     assert await shop.sweep.sweep() == 2
-    assert shop.ledger.confirmed_changes == {"plus": True, "minus": False}
+    assert shop.ledger.confirmed_changes == {"plus": 9, "minus": 0}
     shop.ledger.confirmed_changes.clear()
     assert await shop.sweep.sweep() == 2
     view = await shop.buckets.look(BUCKET)
@@ -250,14 +250,14 @@ async def test_fifty_operators_and_thirty_buyers_at_once_add_up(shop: Shop) -> N
             )
             return int(reply[5] == 1)
 
-    async def operator(n: int) -> bool | Status:
+    async def operator(n: int) -> int | Status:
         async with calls:
             return await shop.buckets.change_stock(BUCKET, 1, f"change-{n % 50}", 1)
 
     results = await asyncio.gather(
         *(operator(n) for n in range(100)), *(buyer(n) for n in range(30))
     )
-    assert results[:100] == [True] * 100
+    assert all(int(seq) > 0 for seq in results[:100])
     view = await shop.buckets.look(BUCKET)
     assert view.put_units == 56
     assert view.held_units == sum(results[100:])

@@ -20,6 +20,16 @@ local OK, MISSING, EPOCH, SERVER, BEHIND, TORN, FENCED_OFF = 0, 1, 2, 3, 4, 5, 6
 -- These stand in the place of the server identity, and equal none.
 local FENCED, DOUBTED = 'fenced', 'doubted'
 
+-- What is kept of a release or a stock change, so that it is made once: its place, as `epoch.seq`.
+-- Returns the seq at which it was made; 0 when it was not; MADE_EARLIER under an earlier epoch, whose
+-- seqs say nothing in this one: its event is on its way, and carrying on has counted it.
+local MADE_EARLIER = -1
+local function seq_made(bucket, kept)
+  if not kept then return 0 end
+  local epoch, seq = string.match(kept, '^(%d+)%.(%d+)$')
+  return tonumber(epoch) == bucket.epoch and tonumber(seq) or MADE_EARLIER
+end
+
 -- Run id and replication id of the server that runs this script: a restart changes the first,
 -- a failover or a full resynchronisation the second.
 -- Both have 40 hexadecimal digits; a plain search is a tenth of the price of a pattern.

@@ -3,7 +3,8 @@
 -- KEYS 1 meta (hash)  2 buyers (hash)  3 outbox (stream)  4 changes (hash); one hash tag.
 -- ARGV 1 msgpack array: epoch, change id (1..64 bytes), signed difference in units (not 0).
 -- Reply  msgpack array: head (see bucket.lua), then the seq at which the change was applied (the
---        first time's, when it had been applied before), or 0: fewer units are left than taken.
+--        first time's, when it had been applied before), or 0: fewer units are left than taken, or
+--        -1: it was applied under an earlier epoch.
 --        With a status other than 0: nothing was changed.
 -- Keeps  stock >= 0; stock + held = put; seq counts each change.
 -- Work   O(1). Smallest Redis: 6.2.
@@ -20,12 +21,12 @@ if status == OK and not has_fields(KEYS[4], bucket.changes) then status = TORN e
 local reply = reply_head(status, bucket)
 if status ~= OK then return cmsgpack.pack(reply) end
 
-local seq = tonumber(redis.call('HGET', KEYS[4], change_id)) or 0
+local seq = seq_made(bucket, redis.call('HGET', KEYS[4], change_id))
 if seq == 0 and bucket.stock + delta >= 0 then
   seq = bucket.seq + 1
   redis.call('HSET', KEYS[1], 'seq', seq, 'stock', bucket.stock + delta, 'put', bucket.put + delta,
     'changes', bucket.changes + 1)
-  redis.call('HSET', KEYS[4], change_id, seq)
+  redis.call('HSET', KEYS[4], change_id, integer(bucket.epoch) .. '.' .. integer(seq))
   redis.call('XADD', KEYS[3], '*', 'e',
     cmsgpack.pack({ 's', bucket.epoch, bucket.now, { seq, change_id, delta } }))
   reply[4], reply[5] = seq, bucket.stock + delta

@@ -7,9 +7,11 @@
 --        in front of its attempt id, so that it counts against the limit (admit.lua) and is held by
 --        nobody: the sale lets no one buy again who gave an order up.
 -- Reply  msgpack array: head (see bucket.lua), then for each reservation the seq of its release
---        (the first one's, when it had been released before), or 0: the user does not hold it here.
+--        (the first one's, when it had been released before), or 0: the user does not hold it here,
+--        or -1: it was released under an earlier epoch.
 --        With a status other than 0: nothing was released.
--- Keeps  stock + held = put, where what is spent is not held; a reservation is released at most once; seq counts each release.
+-- Keeps  stock + held = put, where what is spent is not held; a reservation is released at most once;
+--        seq counts each release.
 -- Work   O(reservations). Smallest Redis: 6.2.
 
 local RESERVATIONS_MAX = 256
@@ -33,7 +35,7 @@ local released = {}
 for i = 1, count do
   local user = request[i * 4 - 2]
   local name = integer(request[i * 4 - 1]) .. '.' .. integer(request[i * 4])
-  local seq = tonumber(redis.call('HGET', KEYS[4], name)) or 0
+  local seq = seq_made(bucket, redis.call('HGET', KEYS[4], name))
   local record = seq == 0 and redis.call('HGET', KEYS[2], user)
   if record then
     local kept, quantity = {}, nil
@@ -56,7 +58,7 @@ for i = 1, count do
       else
         redis.call('HSET', KEYS[2], user, table.concat(kept, ','))
       end
-      redis.call('HSET', KEYS[4], name, seq)
+      redis.call('HSET', KEYS[4], name, integer(bucket.epoch) .. '.' .. integer(seq))
       local at = #released
       released[at + 1], released[at + 2], released[at + 3], released[at + 4], released[at + 5] =
         seq, user, quantity, request[i * 4 - 1], request[i * 4]
