@@ -237,6 +237,7 @@ class MemoryFenceLedger:
     silent_ms: float = 0
     fences: dict[BucketId, Fence] = field(default_factory=dict)
     statements: list[Reopening] = field(default_factory=list)
+    findings: list[tuple[int, list[str]]] = field(default_factory=list)
     lost: list[Place] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -353,6 +354,12 @@ class MemoryFenceLedger:
         known = self.fences.get(bucket_id)
         if known is not None and known.claimed_by == who:
             self.fences[bucket_id] = replace(known, claimed_by=None)
+
+    async def found_out(
+        self, bucket_id: BucketId, *, recovered_orders: int, unknown: Sequence[str]
+    ) -> None:
+        assert bucket_id in self.fences, "any keeper may have written the last words already"
+        self.findings.append((recovered_orders, list(unknown)))
 
     async def reopened(self, bucket_id: BucketId, how: Reopening) -> int | None:
         fence = self.fences.get(bucket_id)

@@ -110,8 +110,6 @@ class Reopening:
 
     Attributes:
         rebuilt: it was made anew; else it lost nothing and was carried on.
-        recovered_orders: orders that only Redis still knew of, written meanwhile.
-        unknown: what could not be known, in sentences.
     """
 
     rebuilt: bool
@@ -119,9 +117,6 @@ class Reopening:
     put_units: int
     held_units: int
     buyers: int
-    recovered_orders: int = 0
-    withheld_units: int = 0
-    unknown: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +283,20 @@ class FenceLedger(Protocol):
 
     async def unclaim(self, bucket_id: BucketId, who: str) -> None:
         """Give the right back."""
+        ...
+
+    async def found_out(
+        self, bucket_id: BucketId, *, recovered_orders: int, unknown: Sequence[str]
+    ) -> None:
+        """Note what a rebuild has found out, for the statement.
+
+        Before the bucket is open again: from then on any keeper may write the last words.
+
+        Args:
+            recovered_orders: orders that only Redis still knew of, written now. They are added to
+                those of a rebuild that died.
+            unknown: what could not be known, in sentences. The latest rebuild knows best.
+        """
         ...
 
     async def reopened(self, bucket_id: BucketId, how: Reopening) -> int | None:

@@ -138,6 +138,7 @@ class BucketRebuild:
             if before.epoch > current.epoch:
                 await self._ledger.adopt_epochs(bucket_id, before.epoch)
         recovered = await self._recover(given)
+        await self._ledger.found_out(self._bucket_id, recovered_orders=recovered, unknown=unknown)
         newest = max(current.epoch, before.epoch)
         plan = await self._ledger.plan_rebuild(
             bucket_id, newest=newest, given=given, withhold=self._withhold
@@ -227,9 +228,6 @@ class BucketRebuild:
                 put_units=plan.put_units,
                 held_units=held,
                 buyers=len(plan.buyers),
-                recovered_orders=recovered,
-                withheld_units=plan.withheld_units,
-                unknown=unknown,
             ),
         )
         done = Rebuild(

@@ -158,6 +158,14 @@ class LedgerFence:
         """Give the right back."""
         await self._ledger.fences.unclaim(bucket_id, who)
 
+    async def found_out(
+        self, bucket_id: BucketId, *, recovered_orders: int, unknown: Sequence[str]
+    ) -> None:
+        """Note what a rebuild has found out, for the statement."""
+        await self._ledger.fences.found_out(
+            bucket_id, recovered_orders=recovered_orders, unknown=unknown
+        )
+
     async def reopened(self, bucket_id: BucketId, how: Reopening) -> int | None:
         """The bucket has gone on; the fence is over."""
         return await self._ledger.fences.reopened(bucket_id, how)

@@ -200,6 +200,23 @@ class FenceBook:
 
         await self._database.write(f"give up the rebuild of {bucket_id}", work)
 
+    async def found_out(
+        self, bucket_id: BucketId, *, recovered_orders: int, unknown: Sequence[str]
+    ) -> None:
+        """Note what a rebuild has found out, for the statement. See `FenceLedger.found_out`."""
+
+        async def work(connection: AsyncConnection) -> None:
+            await connection.execute(
+                update(fences)
+                .where(statements.in_bucket(fences, bucket_id), fences.c.outcome.is_(None))
+                .values(
+                    recovered_orders=fences.c.recovered_orders + recovered_orders,
+                    unknown=msgspec.json.encode(list(unknown)).decode(),
+                )
+            )
+
+        await self._database.write(f"note what the rebuild of {bucket_id} found out", work)
+
     async def reopened(self, bucket_id: BucketId, how: Reopening) -> int | None:
         """End the open fence of a bucket with its statement; returns when it was noticed.
 
@@ -222,8 +239,6 @@ class FenceBook:
                     put_units=how.put_units,
                     held_units=how.held_units,
                     buyers=how.buyers,
-                    recovered_orders=how.recovered_orders,
-                    unknown=msgspec.json.encode(list(how.unknown)).decode(),
                 )
                 .returning(fences.c.noticed_at_ms)
             )

@@ -61,6 +61,23 @@ async def test_a_claim_is_held_by_one_and_taken_over_when_it_stands_still(
     assert (await fences.open_fences())[0].claimed_by is None
 
 
+async def test_what_a_rebuild_found_out_is_told_whoever_writes_the_last_words(
+    ledger: SQLLedger,
+) -> None:
+    """A keeper that sees the bucket open may be faster than the rebuild that opened it."""
+    shop = await open_shop(ledger, stock=10)
+    fence = LedgerFence(ledger, HandClock())
+    assert await fence.notice(shop.bucket_id, 1, "gone") is not None
+    await fence.found_out(shop.bucket_id, recovered_orders=2, unknown=["a", "b"])
+    # That rebuild died, and the next one has heard of a.
+    await fence.found_out(shop.bucket_id, recovered_orders=1, unknown=["b"])
+    await fence.plan_rebuild(shop.bucket_id, newest=1, given={}, withhold=True)
+    await fence.reopened(shop.bucket_id, ended(2))
+    await fence.found_out(shop.bucket_id, recovered_orders=1, unknown=["too late"])
+    (statement,) = await ledger.fences.statements(shop.sale.sale_id)
+    assert (statement.recovered_orders, statement.unknown) == (3, ["b"])
+
+
 async def test_marks_of_all_hosts_are_kept_and_never_lowered(
     ledger: SQLLedger, clock: HandClock
 ) -> None:

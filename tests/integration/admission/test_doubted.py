@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from seckill.admission.bucket import Buckets
 from seckill.admission.fence import FenceKeeper, Verdict
 from seckill.admission.fence_ports import EpochState, Reopening
+from seckill.admission.judging import Patience
 from seckill.admission.keys import Keys
 from seckill.admission.scripts import Scripts, Status
 from seckill.domain.outcomes import Outcome
@@ -91,6 +92,32 @@ async def test_a_keeper_that_died_before_the_last_words_leaves_no_fence_for_ever
     assert (await keeper.keep())[BUCKET] is Verdict.FINE
     assert await ledger.open_fences() == []
     assert [how.new_epoch for how in ledger.statements] == [2]
+
+
+async def test_a_keeper_that_is_faster_than_the_rebuild_hides_nothing_that_it_found_out(
+    redis: Redis,
+    keys: Keys,
+    marks_folder: Path,
+    ledger: Hooked,
+    keeper: FenceKeeper,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The statement said that all was known, while a host had not reported."""
+    ledger.folders.append("f" * 32)
+    rebuilding = ledger.keeper(redis, keys, marks_folder, patience=Patience(reports_ms=50))
+    mark_open = ledger.mark_open
+
+    async def another_looks(bucket_id: BucketId, epoch: int) -> None:
+        await mark_open(bucket_id, epoch)
+        assert (await keeper.keep())[BUCKET] is Verdict.FINE
+
+    monkeypatch.setattr(ledger, "mark_open", another_looks)
+    await ledger.notice(BUCKET, 1, "somebody does not trust it")
+    done = await rebuilding.rebuild(BUCKET, deadline_ms=5_000)
+    assert [how.new_epoch for how in ledger.statements] == [2]
+    (said,) = done.unknown
+    assert "did not report" in said
+    assert ledger.findings == [(0, [said])]
 
 
 async def test_an_opening_that_came_to_no_end_is_never_repeated_under_its_epoch(
