@@ -1,7 +1,8 @@
 """Rounds of trouble: a sale of its own for each, buyers who do not give up, then the books.
 
 SECKILL_CHAOS_ROUNDS (3) and SECKILL_CHAOS_SEED set length and luck of every test that uses this;
-SECKILL_CHAOS_OUTAGES=whole, as scripts/chaos has it, lets an outage last as long as it would.
+SECKILL_CHAOS_OUTAGES=whole, as scripts/chaos has it, lets a rush and an outage last as long as they
+would, and not only as long as the point needs.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from seckill.stress.target import Target
 from services.seckill_service import SeckillService, wait_until
 
 __all__ = [
-    "LOAD_S", "ROUNDS", "SEED", "WHOLE_OUTAGES", "all_rounds", "check", "kill_environment", "rounds_with_deaths",
+    "BUYERS", "CLICKS", "LOAD_S", "ROUNDS", "SEED", "STOCK", "WHOLE_OUTAGES", "all_rounds", "check", "kill_environment", "rounds_with_deaths",
     "run_round",
 ]  # fmt: skip
 
@@ -37,18 +38,19 @@ ROUNDS: Final = int(os.environ.get("SECKILL_CHAOS_ROUNDS", "3"))
 SEED: Final = int(os.environ.get("SECKILL_CHAOS_SEED", "20261201"))
 WHOLE_OUTAGES: Final = os.environ.get("SECKILL_CHAOS_OUTAGES") == "whole"
 
-LOAD_S: Final = 2.5
+LOAD_S: Final = 2.5 if WHOLE_OUTAGES else 1.2
 _KILL_POINTS: Final = str(Path(__file__).parent / "kill_points")
-_STOCK: Final = 400
-_BUYERS: Final = 900
+STOCK: Final = 400 if WHOLE_OUTAGES else 200
+BUYERS: Final = 900 if WHOLE_OUTAGES else 450
+CLICKS: Final = 2
 
 
 def rush(service: SeckillService, goods_id: str, number: int) -> StressReport:
     """Buyers who come over some seconds, click twice, and ask again until they are decided."""
     plan = StressPlan(
-        stock=_STOCK,
-        buyers=_BUYERS,
-        clicks=2,
+        stock=STOCK,
+        buyers=BUYERS,
+        clicks=CLICKS,
         arrival=Arrival.UNIFORM,
         over_s=LOAD_S,
         retries=20,
@@ -93,7 +95,7 @@ def run_round(
 
 async def create_sale(stores: Stores, goods_id: str) -> None:
     new = NewSale(
-        goods_id=check_goods_id(goods_id), stock_units=_STOCK, starts_at_ms=stores.clock.now_ms()
+        goods_id=check_goods_id(goods_id), stock_units=STOCK, starts_at_ms=stores.clock.now_ms()
     )
     await put_on_sale(stores, new, actor="chaos")
 
@@ -127,7 +129,7 @@ def check(
     # Every reservation that anybody was told of has its order, and it is a live one.
     assert report.orders == {"ordered": told}, where
     assert report.order_states == {"awaiting_payment": told}, where
-    assert found["sold"] + found["remaining"] == _STOCK, where
+    assert found["sold"] + found["remaining"] == STOCK, where
     assert found["sold"] >= told, where
     assert found["ok"], where
     assert found["lost"] == found["stranded"] == found["oversold"] == found["duplicates"] == 0

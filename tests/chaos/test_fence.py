@@ -111,6 +111,16 @@ class Shop:
             found[user] = (status, order.get("state", ""), order.get("reason") or "")
         return found
 
+    def wait_told(self) -> None:
+        """A bucket takes buyers a moment before the last words about its fence are written."""
+
+        async def ended(stores: Stores) -> bool:
+            statements = await stores.ledger.fences.statements()
+            mine = [one for one in statements if one.goods_id == self.goods]
+            return all(one.outcome is not None for one in mine)
+
+        wait_until("the statement is written", lambda: bool(self.service.with_stores(ended)), 30)
+
     def audit(self) -> dict[str, Any]:
         async def work(stores: Stores) -> dict[str, Any]:
             return (await audit(stores)).to_dict()
@@ -121,6 +131,7 @@ class Shop:
     def check(self, *, lost: set[str] = frozenset()) -> dict[str, Any]:  # type: ignore[assignment]
         """Everybody who was told yes has one order, but for those who read that it was lost."""
         self.wait_written()
+        self.wait_told()
         states = self.states()
         assert {user for user, (status, _, _) in states.items() if status != 200} == set()
         assert {user for user, (_, state, _) in states.items() if state == "compensated"} == lost

@@ -22,6 +22,7 @@ from chaos.rounds import (
     LOAD_S,
     ROUNDS,
     SEED,
+    STOCK,
     WHOLE_OUTAGES,
     all_rounds,
     kill_environment,
@@ -37,11 +38,11 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 
 AWAY_S = 30.0 if WHOLE_OUTAGES else 3.0
 _POINTS = (
-    "relay.before_produce:25",
-    "relay.after_produce:25",
-    "relay.before_acknowledge:25",
-    "worker.before_commit:25",
-    "worker.before_offset_commit:25",
+    "relay.before_produce",
+    "relay.after_produce",
+    "relay.before_acknowledge",
+    "worker.before_commit",
+    "worker.before_offset_commit",
 )
 
 
@@ -85,7 +86,8 @@ def own_broker() -> Iterator[KafkaBroker]:
 def test_relay_and_order_workers_die_between_any_two_steps(
     tmp_path: Path, kafka_broker: KafkaBroker
 ) -> None:
-    with _service(tmp_path, kafka_broker.bootstrap, ",".join(_POINTS)) as service:
+    points = ",".join(f"{point}:{STOCK // 16}" for point in _POINTS)
+    with _service(tmp_path, kafka_broker.bootstrap, points) as service:
         rounds_with_deaths(service)
         died = [line for line in service.log().splitlines() if "a part died" in line]
         assert any("part=relay" in line for line in died), died
@@ -95,7 +97,7 @@ def test_relay_and_order_workers_die_between_any_two_steps(
 @pytest.mark.long
 @pytest.mark.parametrize("point", _POINTS)
 def test_they_die_at_one_point(tmp_path: Path, kafka_broker: KafkaBroker, point: str) -> None:
-    with _service(tmp_path, kafka_broker.bootstrap, point.replace(":25", ":40")) as service:
+    with _service(tmp_path, kafka_broker.bootstrap, f"{point}:{STOCK // 16}") as service:
         rounds_with_deaths(service)
 
 

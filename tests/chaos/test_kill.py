@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from chaos.rounds import ROUNDS, SEED, all_rounds, kill_environment, rounds_with_deaths
+from chaos.rounds import (
+    BUYERS,
+    CLICKS,
+    ROUNDS,
+    SEED,
+    STOCK,
+    all_rounds,
+    kill_environment,
+    rounds_with_deaths,
+)
 from services.seckill_service import SeckillService, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
@@ -30,17 +39,17 @@ def _service(folder: Path, kill: str = "") -> Iterator[SeckillService]:
 
 
 def test_web_process_killed_between_redis_reply_and_http_answer(tmp_path: Path) -> None:
-    with _service(tmp_path, "web.after_decision:600") as service:
+    with _service(tmp_path, f"web.after_decision:{BUYERS * CLICKS // 3}") as service:
         rounds_with_deaths(service)
 
 
 def test_order_worker_killed_after_commit_and_before_acknowledge(tmp_path: Path) -> None:
-    with _service(tmp_path, "worker.after_commit:40") as service:
+    with _service(tmp_path, f"worker.after_commit:{STOCK // 10}") as service:
         rounds_with_deaths(service)
 
 
 def test_order_worker_killed_before_commit(tmp_path: Path) -> None:
-    with _service(tmp_path, "worker.before_commit:40") as service:
+    with _service(tmp_path, f"worker.before_commit:{STOCK // 10}") as service:
         rounds_with_deaths(service)
 
 

@@ -48,7 +48,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 KILL_POINTS = str(Path(__file__).parent / "kill_points")
 STOCK = 24
 BUYERS = 32
-WINDOW_S = 3
+WINDOW_S = 2
 PRICE_FEN = 9_900
 ENDS = {"paid", "expired", "cancelled", "refunded", "compensated"}
 
@@ -153,7 +153,13 @@ def _rests(service: SeckillService) -> bool:
 
 
 def _news_is_out(service: SeckillService) -> bool:
-    with closing(sqlite3.connect(service.data_dir / "sandbox.db", timeout=30)) as books:
+    """Whether the sandbox has told everything. What is to be late comes as soon as it is late."""
+    with closing(sqlite3.connect(service.data_dir / "sandbox.db", timeout=30)) as books, books:
+        books.execute(
+            "UPDATE messages SET next_at_ms = :now_ms WHERE tries = 0 AND next_at_ms > :now_ms"
+            " AND (SELECT max(deadline_ms) FROM charges) < :now_ms - 300",
+            {"now_ms": int(time.time() * 1_000)},
+        )
         (left,) = books.execute(
             "SELECT count(*) FROM messages WHERE next_at_ms IS NOT NULL"
         ).fetchone()

@@ -36,6 +36,8 @@ class RedisServer(ServerProcess):
             "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder),
             "--save", "", "--daemonize", "no", "--logfile", str(folder / "redis.log"),
             "--enable-debug-command", "yes",
+            # A replica gets its copy at once: a master waits five seconds for more of them else.
+            "--repl-diskless-sync-delay", "0",
             *options,
         ]  # fmt: skip
 
