@@ -4,6 +4,7 @@ Both are used over and over: emptied for each schedule, never started anew, whic
 hundred times as much as the schedule itself.
 """
 
+import gc
 import shutil
 import sqlite3
 import tempfile
@@ -21,7 +22,9 @@ from sqlalchemy.pool import StaticPool
 from seckill.admission import marks, scripts
 from seckill.admission.keys import BucketKeys, Keys
 from seckill.admission.scripts import Script
+from seckill.domain.reservation import BucketId, Place
 from seckill.ledger import Database, LedgerOptions, ensure_schema
+from seckill.pipeline.outbox import read_entry
 from services.redis import RedisServer
 
 __all__ = ["Picture", "RedisWithAPast", "Stores"]
@@ -51,6 +54,9 @@ class Stores:
         self._marks_bytes = marks._FILE_BYTES
         marks._FILE_BYTES = marks._HEADER_BYTES + _MARKS_PER_FILE * marks._ENTRY.size  # type: ignore[misc]
         self._server.start()
+        # What is there now stays, and need not be looked through for garbage a thousand times.
+        gc.collect()
+        gc.freeze()
         self.redis = Redis(
             unix_socket_path=str(self.folder / "redis.sock"), protocol=2, socket_timeout=60
         )
@@ -72,6 +78,10 @@ class Stores:
         self.redis.flushdb()
         self._raw.deserialize(self._template)
 
+    def ask(self, query: str) -> tuple[Any, ...]:
+        """The only row that a query finds in the ledger."""
+        return self._raw.execute(query).fetchone()  # type: ignore[no-any-return]
+
     def __exit__(
         self,
         kind: type[BaseException] | None,
@@ -85,6 +95,7 @@ class Stores:
         shutil.rmtree(self.folder)
         marks._FILE_BYTES = self._marks_bytes  # type: ignore[misc]
         structlog.configure(**self._logging)
+        gc.unfreeze()
 
 
 def _memory() -> str | None:
@@ -129,16 +140,16 @@ class RedisWithAPast:
         self._names = [keys.meta, keys.buyers, keys.outbox, keys.released, keys.changes, keys.dead]
         self._names += [keys.staged_buyers(epoch) for epoch in _STAGES]
         self._keys = keys
-        self._shas: dict[str, str] = {}
         self._servers = 0
         self.pictures: list[Picture] = []
-        for old, _ in edits:
-            assert any(old in script.text for script in _SCRIPTS), f"no script says {old!r}"
-        for script in _SCRIPTS:
-            text = script.text
-            for old, new in edits:
-                text = text.replace(old, new)
-            self._shas[script.sha] = redis.script_load(text)
+        texts = {script.sha: script.text for script in _SCRIPTS}
+        for old, new in edits:
+            assert any(old in text for text in texts.values()), f"no script says {old!r}"
+            texts = {sha: text.replace(old, new) for sha, text in texts.items()}
+        pipeline = redis.pipeline(transaction=False)
+        for text in texts.values():
+            pipeline.script_load(text)
+        self._shas = dict(zip(texts, pipeline.execute(), strict=True))
 
     def execute(self, command: tuple[Any, ...]) -> Any:
         """Run a command, a script in the version of this simulation."""
@@ -159,6 +170,16 @@ class RedisWithAPast:
             server,
             {name: dump for name, dump in zip(self._names, dumps, strict=True) if dump},
         )
+
+    def outbox_places(self, bucket_id: BucketId) -> set[Place]:
+        """The places of all that stands in the outbox."""
+        if self._redis.type(self._keys.outbox) != b"stream":
+            return set()
+        return {
+            event.place
+            for _, fields in self._redis.xrange(self._keys.outbox)
+            for event in read_entry(bucket_id, fields)
+        }
 
     def remember(self) -> None:
         """Keep a picture to which this Redis may go back."""

@@ -42,7 +42,12 @@ class Store(StrEnum):
 
 @dataclass(eq=False)
 class Call:
-    """One call on its way. ``arrived`` when the store has done it and the answer is under way."""
+    """One call on its way.
+
+    Attributes:
+        arrived: the store has done it and the answer is under way.
+        patience: how often others are still preferred to it; None until it is first looked at.
+    """
 
     process: "Process"
     store: Store
@@ -51,6 +56,7 @@ class Call:
     answer: asyncio.Future[Any]
     sent_at_s: float
     arrived: bool = False
+    patience: int | None = None
     result: Any = None
     error: Exception | None = None
 

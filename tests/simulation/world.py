@@ -7,11 +7,10 @@ the past of Redis (stores.py).
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from sqlalchemy import select
 
 from seckill.admission import marks as marks_module
 from seckill.admission.batcher import Batcher
@@ -22,28 +21,32 @@ from seckill.admission.decision import Decision
 from seckill.admission.errors import AdmissionError
 from seckill.admission.fence import FenceKeeper, Verdict
 from seckill.admission.judging import why_fenced
+from seckill.admission.late import LateAdmission
 from seckill.admission.mark_reports import MarkReporter
 from seckill.admission.marks import MarkWriter
 from seckill.admission.observer import SilentObserver
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.admission.scripts import LOOK
+from seckill.domain.errors import InvalidValue
 from seckill.domain.ids import AttemptId, GoodsId, ReservationId, UserId
 from seckill.domain.outcomes import Outcome
-from seckill.domain.reservation import BucketId
+from seckill.domain.payment import NewsKind, PaymentId, PaymentNews
+from seckill.domain.reservation import BucketId, Place
 from seckill.domain.sale import NewSale
 from seckill.ledger import SQLLedger
-from seckill.ledger.errors import LedgerError
+from seckill.ledger.errors import LedgerError, WrongState
 from seckill.ledger.fence import LedgerFence
-from seckill.ledger.tables import fences, releases
+from seckill.payment.provider import RefundRequest
 from seckill.pipeline.direct import DirectChannel
 from seckill.pipeline.errors import PipelineError
 from seckill.pipeline.outbox_log import OutboxLog
+from seckill.pipeline.reaper import Reaper
 from seckill.pipeline.relay import Relay, SaleBook
 from seckill.pipeline.sweep import Sweep
 from seckill.pipeline.worker import OrderWorker
 from simulation.loop import SteppedLoop
-from simulation.rules import SCRIPT_EDITS, Rule
-from simulation.stores import KEYS, RedisWithAPast, Stores
+from simulation.rules import SCRIPT_EDITS, CallersIds, Rule
+from simulation.stores import KEYS, Picture, RedisWithAPast, Stores
 from simulation.topic import Topic, TopicChannel, TopicProducer, TopicUnderWay
 from simulation.wire import Call, Process, Store, WireDatabase, WireRedis, WireScripts
 
@@ -52,16 +55,31 @@ __all__ = ["World"]
 STOCK_UNITS = 3
 USERS = 6
 ASKS = 14
+_LIMITS = (1, 1, 2)
+_PRICE_FEN = 100
+_STOCK_CHANGES_MAX = 3
+_PAYMENTS_MAX = 3
 _CRASHES_MAX = 2
 _NOT_AGAIN = 3
 """Every fourth sale sells nothing more to whoever let an order expire: this is which."""
+_MOODS = (0.3, 1.0, 1.0, 3.0)
+"""How much a schedule is given to something, beside what is usual. Schedules that are all alike
+never get to what takes much of one thing and little of another."""
 _TIMEOUT_S = 1.0
+_LONG = 12
+"""How many others go on before a call that takes long."""
 _REPORT_EVERY_S = 0.25
 _SEEN_EVERY_S = 5.0
 _NEVER_MS = 2**40
 _BASE_MS = 4_000_000_000_000
 """Later than any clock that Redis may have: every order may expire at any moment."""
 _ID_KEY = bytes(range(16))
+_WAITING = {
+    "fences": "outcome IS NULL",
+    "releases": "state = 'pending'",
+    "stock_changes": "state = 'pending'",
+    "payments": "next_try_at_ms IS NOT NULL",
+}
 _EXPECTED = (AdmissionError, PipelineError, LedgerError)
 
 
@@ -78,14 +96,49 @@ class LoopClock:
         return self._loop.time() * 1000
 
 
+class _EarlyClock:
+    """Before every deadline: when a buyer begins to pay."""
+
+    def now_ms(self) -> int:
+        return 1
+
+    def monotonic_ms(self) -> float:
+        return 1
+
+
+class _HastyClock(LoopClock):
+    """Goes on by a minute with each look: what a reaper has claimed is free again at once.
+
+    So two of them work on one payment whenever a schedule wishes, and nothing is waited for.
+    """
+
+    _looks = 0
+
+    def now_ms(self) -> int:
+        self._looks += 1
+        return super().now_ms() + self._looks * 60_000
+
+
+class _Provider:
+    """Takes money and gives it back, at once."""
+
+    webhook_secrets = ()
+
+    async def start(self, _request: Any) -> str:
+        raise AssertionError("buyers are at the provider already")
+
+    async def refund(self, _request: RefundRequest) -> bool:
+        return True
+
+
 class Ask:
     """One request of a buyer, as the batcher sees it. It is asked again until it is decided."""
 
-    def __init__(self, world: "World", user: str, attempt: str) -> None:
+    def __init__(self, world: "World", user: str, attempt: str, quantity: int) -> None:
         self._world = world
         self.user_id = UserId(user)
         self.attempt_id = AttemptId(attempt)
-        self.quantity = 1
+        self.quantity = quantity
         self.traceparent = ""
         self.user_id_bytes = 0
         self.deadline_ms = 0.0
@@ -152,6 +205,7 @@ class Worker:
     keeper: FenceKeeper
     orders: OrderWorker
     sweep: Sweep
+    reaper: Reaper
     verdict: Verdict | None = None
 
 
@@ -189,12 +243,19 @@ class World:
         self._folder = folder
         self.calls: list[Call] = []
         self.topic = Topic()
-        self.ids = ReservationIds(_ID_KEY)
+        self.ids = (CallersIds if Rule.ID_IN_SCRIPT in without else ReservationIds)(_ID_KEY)
+        self.limit_per_user = self.chance.choice(_LIMITS)
         self.to_ask: list[Ask] = []
         self.asked = 0
         self.crashes = 0
+        self.lost_places: set[Place] = set()
         self.lossy = False
         self.stormy = True
+        self.changes: list[tuple[str, int]] = []
+        self.news: list[PaymentNews] = []
+        self.paying = 0
+        self.sluggish = self.chance.choice((0.0, 0.05, 0.05, 0.2))
+        self.violence = self.chance.choice((0.5, 1.0, 1.0, 2.0))
         self.told: dict[ReservationId, UserId] = {}
         self.shown: dict[ReservationId, UserId] = {}
 
@@ -211,6 +272,8 @@ class World:
                 NewSale(
                     goods_id=GoodsId("g"),
                     stock_units=STOCK_UNITS,
+                    limit_per_user=self.limit_per_user,
+                    price_fen=_PRICE_FEN,
                     starts_at_ms=0,
                     may_buy_again=self.seed % 4 != _NOT_AGAIN,
                 ),
@@ -220,7 +283,8 @@ class World:
         await self.deliver_all()
         self.bucket_id = BucketId(creating.result().sale_id, 0)
         self.keys = KEYS.bucket(self.bucket_id)
-        edits = [SCRIPT_EDITS[rule] for rule in sorted(self.without) if rule in SCRIPT_EDITS]
+        edits = [edit for rule in sorted(self.without) for edit in SCRIPT_EDITS.get(rule, ())]
+        self.hasty_clock = _HastyClock(loop)
         self.redis = RedisWithAPast(self._stores.redis, self.keys, edits)
         self.webs = [self._web(0), self._web(1)]
         self.workers = [self._worker(0), self._worker(1)]
@@ -260,8 +324,6 @@ class World:
             self._ledger(process),
             self._marks_folder(number),
         )
-        if Rule.MARK_SURVIVES in self.without:
-            (folder / f"web-{number}.marks").unlink(missing_ok=True)
         scripts = WireScripts(redis)
         writer = MarkWriter(folder, f"web-{number}")
         batcher = Batcher(
@@ -290,6 +352,7 @@ class World:
         process = self._process(f"worker-{number}")
         redis, ledger = self._redis(process), self._ledger(process)
         buckets = Buckets(redis, WireScripts(redis), KEYS)
+        hasty = SQLLedger(self._database(process), self.ids, self.hasty_clock)  # type: ignore[arg-type]
         keeper = FenceKeeper(
             redis=redis,
             buckets=buckets,
@@ -312,6 +375,14 @@ class World:
                 buckets=buckets,
                 epochs=lambda: keeper.known_epochs,
                 on_released=lambda _: None,
+            ),
+            Reaper(
+                expiry=ledger.expiry,
+                payments=hasty.payments,
+                late_units=LateAdmission(WireScripts(redis), buckets, KEYS),
+                provider=_Provider(),
+                clock=self.clock,
+                observer=_Silent(),
             ),
         )
 
@@ -386,6 +457,11 @@ class World:
     def carry(self) -> None:
         """Let one call get a step further, or be lost."""
         call = self.chance.choice(self.calls)
+        if call.patience is None:
+            call.patience = _LONG if self.chance.random() < self.sluggish else 0
+        if call.patience > 0 and len(self.calls) > 1:
+            call.patience -= 1  # the others go on while it is under way
+            return
         draw = self.chance.random()
         loses = self.stormy and call.store is not Store.LEDGER and draw < 0.03
         if call.arrived or loses:
@@ -415,11 +491,16 @@ class World:
 
     def ask(self) -> None:
         """A buyer asks for the first time, or again."""
-        if self.to_ask:
-            ask = self.to_ask.pop(0)
+        if self.to_ask and (self.asked == ASKS or self.chance.random() < 0.5):
+            # Often late: what it had won may have expired by then.
+            ask = self.to_ask.pop(self.chance.randrange(len(self.to_ask)))
         elif self.asked < ASKS:
             self.asked += 1
-            ask = Ask(self, f"u{self.chance.randrange(USERS)}", f"a{self.asked}")
+            user, quantity = (
+                self.chance.randrange(USERS),
+                self.chance.randint(1, self.limit_per_user),
+            )
+            ask = Ask(self, f"u{user}", f"a{self.asked}", quantity)
         else:
             return
         web = self.chance.choice(self.webs)
@@ -480,6 +561,82 @@ class World:
 
         self._start(worker.process, "expire", expire)
 
+    def cancel(self) -> None:
+        """A buyer cancels an order that was promised to them."""
+        if not self.told:
+            return
+        web = self.chance.choice(self.webs)
+        name = self.chance.choice(list(self.told))
+
+        async def cancel() -> None:
+            with suppress(WrongState):
+                await web.ledger.orders.cancel(name, self.told[name], actor="buyer", reason="")
+
+        self._start(web.process, "cancel", cancel)
+
+    def change_stock(self) -> None:
+        """An operator puts units on sale or takes some off, or asks for the same once more."""
+        if len(self.changes) < _STOCK_CHANGES_MAX:
+            delta = self.chance.choice((1, 1, 2, -1, -2))
+            self.changes.append((f"c{len(self.changes) + 1}", delta))
+        change_id, delta = self.chance.choice(self.changes)
+
+        async def change() -> None:
+            with suppress(InvalidValue):
+                await self._ledger(self.operator).sales.request_stock_change(
+                    change_id, self.bucket_id.sale_id, delta, actor="operator"
+                )
+
+        self._start(self.operator, "change the stock", change)
+
+    def pay(self) -> None:
+        """A buyer pays at the provider, who will tell of it."""
+        if not self.told or self.paying >= _PAYMENTS_MAX:
+            return
+        web = self.chance.choice(self.webs)
+        name = self.chance.choice(list(self.told))
+        self.paying += 1
+        payment_id = PaymentId(f"p{self.paying}")
+        book = SQLLedger(self._database(web.process), self.ids, _EarlyClock())  # type: ignore[arg-type]
+
+        async def pay() -> None:
+            with suppress(WrongState):
+                started = await book.payments.start(name, self.told[name], new_id=payment_id)
+                payment = None if started is None else started[1]
+                if payment is not None:
+                    self.news.append(
+                        PaymentNews(
+                            event_id=f"paid-{payment.payment_id}",
+                            kind=NewsKind.PAID,
+                            payment_id=payment.payment_id,
+                            money=payment.money,
+                            at_ms=1,
+                            content_hash="",
+                        )
+                    )
+
+        self._start(web.process, "pay", pay)
+
+    def hear(self) -> None:
+        """News of the provider comes; it comes again unless its answer says that it was taken."""
+        web = self.chance.choice(self.webs)
+        if not self.news or web.process.dead:
+            return
+        news = self.chance.choice(self.news)
+        book = SQLLedger(self._database(web.process), self.ids, self.hasty_clock)  # type: ignore[arg-type]
+
+        async def hear() -> None:
+            await book.payments.take(news)
+            if news in self.news:
+                self.news.remove(news)
+
+        self._start(web.process, "hear", hear)
+
+    def finish_payments(self) -> None:
+        """A reaper finds a unit for money that came late, or gives it back."""
+        worker = self.chance.choice(self.workers)
+        self._start(worker.process, "payments", worker.reaper.finish_payments)
+
     def report(self, web: Web) -> None:
         """A web process says what it does not trust, what it acknowledged, and that it lives."""
 
@@ -508,10 +665,16 @@ class World:
         span_s = min(self.loop.next_timer_s or _REPORT_EVERY_S, _REPORT_EVERY_S)
         self.loop.advance(span_s)
         for call in list(self.calls):
-            if call.store is Store.REDIS and self.loop.time() - call.sent_at_s >= _TIMEOUT_S:
+            if (
+                call.store is Store.REDIS
+                and not call.answer.done()
+                and self.loop.time() - call.sent_at_s >= _TIMEOUT_S
+            ):
                 self.say(f"{call.process.name}: {call.what} timed out")
-                self.calls.remove(call)
                 call.lose()
+                # What nobody waits for any more may still arrive.
+                if call.arrived or self.chance.random() < 0.5:
+                    self.calls.remove(call)
         for web in self.webs:
             self.report(web)
 
@@ -523,7 +686,13 @@ class World:
             return
         self.crashes += 1
         before = self.redis.take_picture()
-        draw = self.chance.random()
+        known = self.redis.outbox_places(self.bucket_id)
+        self._break(before)
+        published = {event.place for event in self.topic.events}
+        self.lost_places |= known - self.redis.outbox_places(self.bucket_id) - published
+
+    def _break(self, before: Picture) -> None:
+        draw = self.chance.random() ** self.violence
         if draw < 0.12:
             self.say("Redis forgets everything")
             self.lossy |= before.place != (0, 0)
@@ -569,6 +738,8 @@ class World:
                 self.calls.remove(call)
         if isinstance(victim, Web):
             victim.writer.close()
+            if Rule.MARK_SURVIVES in self.without:
+                (victim.folder / f"{process.name}.marks").unlink(missing_ok=True)
             for ask in victim.asks:
                 ask.web = None
                 if self.chance.random() < 0.7:  # else the buyer has had enough
@@ -599,16 +770,23 @@ class World:
             (self.keep, 3),
             (self.sweep, 2),
             (self.expire, 1),
+            (self.cancel, 1),
+            (self.change_stock, 1),
+            (self.pay, 1),
+            (self.hear, 1),
+            (self.finish_payments, 1),
             (self.pass_time, 2),
             (self.revive, 3),
             (self.accident, 1),
         ]
-        what, weights = zip(*happenings, strict=True)
+        what = [happen for happen, _ in happenings]
+        weights = [usual * self.chance.choice(_MOODS) for _, usual in happenings]
+        haste = self.chance.choice((0.6, 0.75, 0.75, 0.9))
         for web in self.webs:
             self.report(web)
         for _ in range(steps):
             await self.loop.stillness()
-            if self.calls and self.chance.random() < 0.75:
+            if self.calls and self.chance.random() < haste:
                 self.carry()
             else:
                 self.chance.choices(what, weights)[0]()
@@ -627,7 +805,9 @@ class World:
                 self.carry_outbox,
                 self.write_orders,
                 self.keep,
-                self.sweep,
+                *[self.sweep] * self._waits("releases", "stock_changes"),
+                *[self.hear] * len(self.news),
+                *[self.finish_payments] * self._waits("payments"),
             ):
                 happen()
             await self._carry_all()
@@ -650,17 +830,18 @@ class World:
             or any(not web.batcher.idle for web in self.webs)
             or any(worker.verdict not in {None, Verdict.FINE} for worker in self.workers)
             or all(worker.verdict is None for worker in self.workers)
+            or self.news
             or self._stores.redis.xlen(self.keys.outbox)
         ):
             return False
-        with self._stores.engine.connect() as connection:
-            fenced = connection.scalar(
-                select(fences.c.epoch).where(fences.c.outcome.is_(None)).limit(1)
-            )
-            pending = connection.scalar(
-                select(releases.c.reservation_id).where(releases.c.state == "pending").limit(1)
-            )
-        return fenced is None and pending is None
+        return not self._waits("fences", "releases", "stock_changes", "payments")
+
+    def _waits(self, *books: str) -> bool:
+        """Whether the ledger still waits for something, in any of some of its books."""
+        # Past SQLAlchemy: it is asked again and again.
+        questions = (f"EXISTS (SELECT 1 FROM {book} WHERE {_WAITING[book]})" for book in books)  # noqa: S608  -- names of ours
+        (waits,) = self._stores.ask(f"SELECT {' OR '.join(questions)}")
+        return bool(waits)
 
     async def end(self) -> None:
         """End every process."""
