@@ -264,7 +264,6 @@ def test_a_dead_command_port_is_no_matter_to_a_buyer(service: SeckillService) ->
 EIGHT = 8
 SHARED_QPS = 200
 LOAD_S = 4
-ATTEMPTS_MAX = 5
 
 
 @pytest.fixture(scope="module")
@@ -298,28 +297,20 @@ def test_c31_one_limit_holds_for_eight_processes_wherever_the_calls_arrive(
 
     As long as it is (a start of eight processes, and 4 s of load twice) because less would not be
     the case; the limit is small, so that a busy machine can offer five times as much. Of its
-    slowness only the lower bound could suffer, so that is asked of the best second, and of the best
-    of a few attempts: what each process lets in by itself is an eighth of the limit at most, or the
-    whole of it eight times.
+    slowness only the lower bound could suffer, so that is asked of the best second, for the share
+    of the machine that there was: what each process lets in by itself is an eighth of the limit at
+    most, or the whole of it eight times.
     """
-    in_hand = SHARED_QPS // 10 + EIGHT * (SHARED_QPS // (10 * EIGHT))
-    for _ in range(ATTEMPTS_MAX):
-        passed, processes = rushed(eight, connections)
-        assert max(passed) <= SHARED_QPS + in_hand
-        assert len(processes) == 1 if connections == 1 else len(processes) > EIGHT // 2
-        if max(passed) >= 0.9 * SHARED_QPS:
-            return
-    pytest.fail(f"at most {max(passed)} passed in a second")
-
-
-def rushed(service: SeckillService, connections: int) -> tuple[list[int], set[int]]:
-    """Offer five times the limit; what passed in each second, and which processes let it in."""
-    began_ms = int(time.time() * 1000)
-    asked = asyncio.run(offered(service, connections))
+    # From a whole second on: what was offered before is another test's.
+    time.sleep(1 - time.time() % 1)
+    began_ms = int(time.time()) * 1000
+    with stopwatch() as watch:
+        asked = asyncio.run(offered(eight, connections))
     ended_ms = int(time.time() * 1000)
+    share = min(1.0, watch.seconds * 1000 / (ended_ms - began_ms))
 
     def told() -> list[Snapshot]:
-        files = (statistics_file(DataDir(service.data_dir), slot) for slot in range(EIGHT))
+        files = (statistics_file(DataDir(eight.data_dir), slot) for slot in range(EIGHT))
         return [msgspec.json.decode(file.read_bytes(), type=Snapshot) for file in files]
 
     wait_until(
@@ -330,7 +321,7 @@ def rushed(service: SeckillService, connections: int) -> tuple[list[int], set[in
     seconds: dict[int, Counter[int]] = {}
     for slot, one in enumerate(told()):
         for row in one.seconds:
-            if row.resource == "seckill-jk" and row.at_ms > began_ms - 1_000:
+            if row.resource == "seckill-jk" and row.at_ms >= began_ms:
                 second = seconds.setdefault(row.at_ms, Counter())
                 second[slot] += row.passed
                 second[-1] += row.passed + row.blocked
@@ -338,7 +329,10 @@ def rushed(service: SeckillService, connections: int) -> tuple[list[int], set[in
     passed = [sum(n for slot, n in one.items() if slot >= 0) for one in seconds.values()]
     processes = {slot for one in seconds.values() for slot, n in one.items() if slot >= 0 and n}
     print(f"{asked} asked, {passed} passed a second, by {len(processes)}")  # noqa: T201
-    return passed, processes
+    in_hand = SHARED_QPS // 10 + EIGHT * (SHARED_QPS // (10 * EIGHT))
+    assert max(passed) <= SHARED_QPS + in_hand
+    assert max(passed) >= 0.9 * SHARED_QPS * share
+    assert len(processes) == 1 if connections == 1 else len(processes) > EIGHT // 2
 
 
 async def offered(service: SeckillService, connections: int) -> int:
