@@ -1,6 +1,7 @@
 """Flow control of the running service: rules from the command line and from a dashboard's port."""
 
 import asyncio
+import contextlib
 import http.client
 import json
 import re
@@ -10,6 +11,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,13 +29,13 @@ QPS = 1_000
 WORKERS = 2
 
 
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeckillService]:
-    """A service of two web processes with a command port, on a free one."""
+@contextlib.contextmanager
+def selling_tea(folder: Path, workers: int) -> Iterator[SeckillService]:
+    """A service of so many web processes with a command port, on a free one."""
     service = SeckillService(
-        tmp_path_factory.mktemp("flow") / "data",
+        folder / "data",
         "--workers",
-        str(WORKERS),
+        str(workers),
         environment={"SECKILL_SENTINEL_BIND": "127.0.0.1:0"},
         start_timeout_s=180,
     )
@@ -44,6 +46,13 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeckillService
     finally:
         code = service.stop()
     assert code == 0, service.log()
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeckillService]:
+    """A service of two web processes."""
+    with selling_tea(tmp_path_factory.mktemp("flow"), WORKERS) as service:
+        yield service
 
 
 @pytest.fixture
@@ -269,23 +278,11 @@ LOAD_S = 4
 @pytest.fixture(scope="module")
 def eight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeckillService]:
     """A service of eight web processes."""
-    service = SeckillService(
-        tmp_path_factory.mktemp("eight") / "data",
-        "--workers",
-        str(EIGHT),
-        environment={"SECKILL_SENTINEL_BIND": "127.0.0.1:0"},
-        start_timeout_s=180,
-    )
-    try:
-        service.start()
-        service.cli("sale", "create", "tea", "--stock", "100000", "--limit", "100")
+    with selling_tea(tmp_path_factory.mktemp("eight"), EIGHT) as service:
         set_rules(service, "flow", [{"resource": "seckill-jk", "count": 0}])
         obeyed(service, 429)
         set_rules(service, "flow", [{"resource": "seckill-jk", "count": SHARED_QPS}])
         yield service
-    finally:
-        code = service.stop()
-    assert code == 0, service.log()
 
 
 @pytest.mark.timeout(240)

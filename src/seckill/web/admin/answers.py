@@ -1,7 +1,7 @@
 """What the routes of the operators' API share: answers, pages, and reading what was sent."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
@@ -15,7 +15,7 @@ from seckill.web.admin.guard import Operator
 from seckill.web.problems import RuleBroken
 from seckill.web.requests import pick_headers
 
-__all__ = ["ME", "Limit", "answer", "change_id", "count_of", "instant_ms", "page_path"]
+__all__ = ["ME", "Limit", "answer", "change_id", "count_of", "instant_ms", "page_answer"]
 
 _ENCODE: Final = msgspec.json.Encoder().encode
 _KEY_BYTES_MAX: Final = 255
@@ -44,9 +44,29 @@ def answer(row: object, status_code: int = 200, **headers: str) -> Response:
     )
 
 
-def page_path(path: str, parameters: Mapping[str, Any]) -> str:
-    """The path of the next page; parameters that are None are left out."""
-    return f"{path}?{urlencode({k: v for k, v in parameters.items() if v is not None})}"
+def page_answer(
+    path: str,
+    name: str,
+    found: Sequence[Mapping[str, Any]],
+    limit: int,
+    following: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+) -> Response:
+    """A page of a list, and the path of the next one or null.
+
+    Args:
+        path: of the list.
+        name: what the entries are called.
+        found: the entries, and one more where another page follows.
+        limit: entries on the page.
+        following: the parameters after ``limit`` that ask for what comes after an entry; None
+            leaves one out.
+    """
+    page, path_of_next = found[:limit], None
+    if len(found) > limit:
+        parameters = {"limit": limit, **following(page[-1])}
+        given = {key: value for key, value in parameters.items() if value is not None}
+        path_of_next = f"{path}?{urlencode(given)}"
+    return answer({name: page, "next": path_of_next})
 
 
 def instant_ms(field: str, text: str, clock: Clock) -> int:

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 
 from seckill.domain.operators import Role
-from seckill.web.admin.answers import ME, Limit, answer, page_path
+from seckill.web.admin.answers import ME, Limit, answer, page_answer
 from seckill.web.admin.calls import AdminCalls
 from seckill.web.admin.guard import Operator, needs
 from seckill.web.admin.ports import Letters
@@ -39,11 +39,13 @@ def add_letters(router: APIRouter, letters: Letters, calls: AdminCalls) -> None:
         ] = None,
     ) -> Response:
         found = await calls.make(lambda: letters.page(limit + 1, after=after))
-        page = found[:limit]
-        following = {"limit": limit, "after": page[-1]["name"] if page else None}
-        more = len(found) > limit
-        path = page_path("/admin/api/dead-letters", following) if more else None
-        return answer({"dead_letters": page, "next": path})
+        return page_answer(
+            "/admin/api/dead-letters",
+            "dead_letters",
+            found,
+            limit,
+            lambda last: {"after": last["name"]},
+        )
 
     @router.get(
         "/dead-letters/{name}",

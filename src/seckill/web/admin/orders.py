@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from seckill.domain.ids import ReservationId, check_goods_id, check_user_id
 from seckill.domain.operators import Role
 from seckill.domain.order import OrderState
-from seckill.web.admin.answers import ME, Limit, answer, page_path
+from seckill.web.admin.answers import ME, Limit, answer, page_answer
 from seckill.web.admin.calls import AdminCalls
 from seckill.web.admin.guard import Operator, needs
 from seckill.web.admin.ports import Orders
@@ -61,17 +61,17 @@ def add_orders(router: APIRouter, orders: Orders, calls: AdminCalls) -> None:
                 before=None if before is None else ReservationId(before),
             )
         )
-        page = found[:limit]
-        following = {
-            "limit": limit,
-            "goods_id": goods_id,
-            "user_id": user_id,
-            "state": state,
-            "before": page[-1]["reservation_id"] if page else None,
-        }
-        more = len(found) > limit
-        return answer(
-            {"orders": page, "next": page_path("/admin/api/orders", following) if more else None}
+        return page_answer(
+            "/admin/api/orders",
+            "orders",
+            found,
+            limit,
+            lambda last: {
+                "goods_id": goods_id,
+                "user_id": user_id,
+                "state": state,
+                "before": last["reservation_id"],
+            },
         )
 
     @router.get(

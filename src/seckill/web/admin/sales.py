@@ -17,7 +17,7 @@ from seckill.web.admin.answers import (
     change_id,
     count_of,
     instant_ms,
-    page_path,
+    page_answer,
 )
 from seckill.web.admin.calls import AdminCalls
 from seckill.web.admin.guard import Operator, needs
@@ -69,15 +69,12 @@ def add_sales(router: APIRouter, sales: Sales, calls: AdminCalls, clock: Clock) 
     ) -> Response:
         start = count_of("before", before)
         found = await calls.make(lambda: sales.page(limit + 1, before=start, closed=closed))
-        page = [_row(row) for row in found[:limit]]
-        following = {
-            "limit": limit,
-            "before": page[-1]["sale_id"] if page else None,
-            "closed": "true" if closed else None,
-        }
-        more = len(found) > limit
-        return answer(
-            {"sales": page, "next": page_path("/admin/api/sales", following) if more else None}
+        return page_answer(
+            "/admin/api/sales",
+            "sales",
+            [_row(row) for row in found],
+            limit,
+            lambda last: {"before": last["sale_id"], "closed": "true" if closed else None},
         )
 
     @router.post(

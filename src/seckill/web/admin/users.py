@@ -7,7 +7,7 @@ from fastapi.responses import Response
 
 from seckill.domain.operators import Role, check_role
 from seckill.ledger.admins import TOKEN_DAYS
-from seckill.web.admin.answers import ME, Limit, answer, count_of, page_path
+from seckill.web.admin.answers import ME, Limit, answer, count_of, page_answer
 from seckill.web.admin.calls import AdminCalls
 from seckill.web.admin.guard import Guard, Operator, needs
 from seckill.web.admin.ports import Users
@@ -87,15 +87,12 @@ def add_users(router: APIRouter, users: Users, calls: AdminCalls) -> None:
         start = count_of("before", before)
         _refuse_nul("actor", actor)
         found = await calls.make(lambda: users.actions(limit + 1, before=start, actor=actor))
-        page = [numbers_as_ids(row, "action_id", "sale_id") for row in found[:limit]]
-        following = {
-            "limit": limit,
-            "before": page[-1]["action_id"] if page else None,
-            "actor": actor,
-        }
-        more = len(found) > limit
-        return answer(
-            {"actions": page, "next": page_path("/admin/api/actions", following) if more else None}
+        return page_answer(
+            "/admin/api/actions",
+            "actions",
+            [numbers_as_ids(row, "action_id", "sale_id") for row in found],
+            limit,
+            lambda last: {"before": last["action_id"], "actor": actor},
         )
 
     @router.get(
