@@ -12,13 +12,15 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from seckill.pipeline.errors import ChannelUnavailable
 from seckill.pipeline.kafka.options import KafkaOptions
@@ -34,6 +36,7 @@ from services.server_process import ServerProcess
 __all__ = [
     "KafkaBroker",
     "KafkaCluster",
+    "administer",
     "jars_or_skip",
     "kafka_broker",
     "make_topics",
@@ -216,6 +219,22 @@ def own_options(bootstrap: str, **changes: Any) -> KafkaOptions:
         delivery_timeout_ms=10_000,
     )
     return replace(options, **changes)
+
+
+def administer(bootstrap: str, ask: Callable[[AdminClient], "Future[Any]"]) -> None:
+    """Ask the controller something, each time by a new client: one may wait for it in vain."""
+    for last in (False, False, True):
+        client = AdminClient({"bootstrap.servers": bootstrap})
+        try:
+            ask(client).result(20)
+        except (KafkaException, TimeoutError) as error:
+            code = error.args[0].code() if isinstance(error, KafkaException) else None
+            if code == KafkaError.TOPIC_ALREADY_EXISTS:
+                return
+            if last or code not in (None, KafkaError._TIMED_OUT):
+                raise
+        else:
+            return
 
 
 async def make_topics(options: KafkaOptions) -> None:

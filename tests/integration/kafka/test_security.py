@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (
-    AdminClient,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -24,7 +23,7 @@ from seckill.pipeline.kafka.topics import ensure_topics
 from seckill.runtime.kafka_parts import kafka_options
 from seckill.runtime.settings import load_settings
 from services.certificates import Authority
-from services.kafka import KafkaBroker, SecureListeners, make_topics, own_options
+from services.kafka import KafkaBroker, SecureListeners, administer, make_topics, own_options
 from services.redis import free_port
 from services.stage import make_sale, until
 from services.ways import KafkaWay, entry, open_bucket, receive_until
@@ -42,12 +41,11 @@ SCRAM = {"kafka_sasl_mechanism": "SCRAM-SHA-256", **ANN}
 def secure(kafka_broker: KafkaBroker) -> SecureListeners:
     if kafka_broker.secure is None:
         pytest.skip("SECKILL_TEST_KAFKA is somebody else's: its listeners are not known")
-    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap})
     wanted = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
-    made = admin.alter_user_scram_credentials(
-        [UserScramCredentialUpsertion("ann", wanted, b"secret")]
+    ann = UserScramCredentialUpsertion("ann", wanted, b"secret")
+    administer(
+        kafka_broker.bootstrap, lambda admin: admin.alter_user_scram_credentials([ann])["ann"]
     )
-    made["ann"].result(30)
     return kafka_broker.secure
 
 

@@ -1,20 +1,19 @@
 """The topics: made once, looked at afterwards, refused where they would lose messages."""
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from seckill.pipeline.errors import ChannelUnavailable, TopicUnfit
 from seckill.pipeline.kafka import topics
 from seckill.pipeline.kafka.options import KafkaOptions
 from seckill.pipeline.kafka.topics import ensure_topics
-from services.kafka import KafkaBroker, own_options
+from services.kafka import KafkaBroker, administer, own_options
 
 
 def make(options: KafkaOptions, name: str, **config: str) -> None:
-    admin = AdminClient({"bootstrap.servers": options.bootstrap})
     names = {key.replace("_", "."): value for key, value in config.items()}
-    admin.create_topics([NewTopic(name, 2, 1, config=names)])[name].result(10)
+    topic = NewTopic(name, 2, 1, config=names)
+    administer(options.bootstrap, lambda admin: admin.create_topics([topic])[name])
 
 
 async def test_topics_are_made_and_found_again_and_say_what_they_are(

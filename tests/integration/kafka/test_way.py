@@ -27,11 +27,10 @@ from seckill.pipeline.kafka.messages import write_messages
 from seckill.pipeline.kafka.options import KafkaOptions
 from seckill.pipeline.kafka.producer import KafkaProducer
 from seckill.pipeline.kafka.reading import read_range
-from seckill.pipeline.kafka.topics import ensure_topics
 from seckill.pipeline.kafka.under_way import TopicUnderWay
 from seckill.pipeline.ports import Delivery, WriteReport
 from seckill.pipeline.worker import OrderWorker
-from services.kafka import KafkaBroker, own_options
+from services.kafka import KafkaBroker, make_topics, own_options
 from services.stage import ID_KEY, MemoryOrderLedger, make_sale, until
 from services.ways import Counts, KafkaWay, entry, letters_of, open_bucket, receive_until
 
@@ -376,7 +375,7 @@ async def test_c17_a_broker_that_is_away_costs_no_outbox_entry(
     if kafka_broker.number == 0:
         pytest.skip("SECKILL_TEST_KAFKA is somebody else's: it cannot be frozen")
     options = own_options(kafka_broker.bootstrap, queue_messages_max=100, delivery_timeout_ms=1_000)
-    await ensure_topics(options, tell=False)
+    await make_topics(options)
     sale = make_sale(stock_units=5000)
     way = KafkaWay(redis, keys, await open_bucket(redis, keys, sale), options, stack, sale)
     entries = 200

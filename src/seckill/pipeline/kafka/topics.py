@@ -9,6 +9,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
@@ -22,8 +23,8 @@ _log = structlog.get_logger()
 
 _NAME: Final = "seckill-topics"
 _ASK_S: Final = 10.0
-_MAKE_S: Final = 30.0
-"""Making writes to the brokers' disks, which may be busy."""
+_MAKE_S: Final = 10.0
+_TRIES: Final = 3
 _GRACE_S: Final = 5.0
 """The client's own time-out comes first, and says more."""
 _POLL_S: Final = 0.05
@@ -84,28 +85,22 @@ async def ensure_topics(
 
 def _ensure(options: KafkaOptions) -> tuple[TopicFacts, TopicFacts]:
     complaints = Complaints(_NAME)
-    admin = None
-    try:
-        admin = AdminClient(client_settings(options, _NAME, complaints))
-        brokers = len(admin.list_topics(timeout=_ASK_S).brokers)
-        copies = options.replication or min(_COPIES_USUAL, max(1, brokers))
-        copies_min = "2" if copies >= _COPIES_USUAL else "1"
-        kept = {"min.insync.replicas": copies_min, "cleanup.policy": "delete"}
-        wanted = [
-            NewTopic(options.topic, options.partitions, copies,
-                     config=kept | {"retention.ms": str(options.retention_ms)}),
-            # Few and precious: kept until somebody has looked at them.
-            NewTopic(options.dead_topic, 1, copies,
-                     config=kept | {"retention.ms": "-1",
-                                    "max.message.bytes": str(MESSAGE_BYTES_MAX)}),
-        ]  # fmt: skip
-        made = [_make(admin, topic) for topic in wanted]
-        facts = [_look(admin, t.topic, made=m) for t, m in zip(wanted, made, strict=True)]
-    except KafkaException as error:
-        raise ChannelUnavailable(
-            f"looking at the topics: {complaints.words(error, admin)}"
-        ) from error
-    orders, dead = facts
+    found: ClusterMetadata | None = None
+    for tries_left in reversed(range(_TRIES)):
+        admin = None
+        try:
+            admin = AdminClient(client_settings(options, _NAME, complaints))
+            found = found or admin.list_topics(timeout=_ASK_S)
+            orders, dead = _ensure_both(admin, options, found)
+            break
+        except KafkaException as error:
+            # The client may wait for the controller until its time is up although the brokers are
+            # there (seen now and then; confluent-kafka-dotnet issue 2104). Another one does not.
+            if found and tries_left and error.args[0].code() == KafkaError._TIMED_OUT:  # noqa: SLF001
+                continue
+            raise ChannelUnavailable(
+                f"looking at the topics: {complaints.words(error, admin)}"
+            ) from error
     if dead.message_bytes_max < orders.message_bytes_max + _SPARE_BYTES:
         raise TopicUnfit(
             dead.name,
@@ -117,18 +112,42 @@ def _ensure(options: KafkaOptions) -> tuple[TopicFacts, TopicFacts]:
     return orders, dead
 
 
-def _make(admin: AdminClient, topic: NewTopic) -> bool:
-    """True when it was made, False when it is there already."""
+def _ensure_both(
+    admin: AdminClient, options: KafkaOptions, found: ClusterMetadata
+) -> tuple[TopicFacts, TopicFacts]:
+    copies = options.replication or min(_COPIES_USUAL, max(1, len(found.brokers)))
+    copies_min = "2" if copies >= _COPIES_USUAL else "1"
+    kept = {"min.insync.replicas": copies_min, "cleanup.policy": "delete"}
+    wanted = [
+        NewTopic(options.topic, options.partitions, copies,
+                 config=kept | {"retention.ms": str(options.retention_ms)}),
+        # Few and precious: kept until somebody has looked at them.
+        NewTopic(options.dead_topic, 1, copies,
+                 config=kept | {"retention.ms": "-1",
+                                "max.message.bytes": str(MESSAGE_BYTES_MAX)}),
+    ]  # fmt: skip
+    missing = [topic for topic in wanted if not _is_in(found, topic.topic)]
+    for topic in missing:
+        _make(admin, topic)
+    orders, dead = [_look(admin, topic.topic, made=topic in missing) for topic in wanted]
+    return orders, dead
+
+
+def _make(admin: AdminClient, topic: NewTopic) -> None:
     making = admin.create_topics([topic], operation_timeout=_MAKE_S, request_timeout=_MAKE_S)
     try:
         _answer(making[topic.topic], _MAKE_S)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-            return False
-        if _exists(admin, topic.topic):
-            return False  # somebody else made it, or we may not make any
+            return
+        if _is_in(admin.list_topics(timeout=_ASK_S), topic.topic):
+            return  # somebody else made it, or we may not make any
         raise
-    return True
+
+
+def _is_in(found: ClusterMetadata, name: str) -> bool:
+    topic = found.topics.get(name)
+    return topic is not None and topic.error is None
 
 
 def _answer(future: Any, within_s: float) -> Any:
@@ -142,11 +161,6 @@ def _answer(future: Any, within_s: float) -> Any:
     except TimeoutError:
         silent = KafkaError(KafkaError._TIMED_OUT, "no answer in time")  # noqa: SLF001
         raise KafkaException(silent) from None
-
-
-def _exists(admin: AdminClient, name: str) -> bool:
-    found = admin.list_topics(timeout=_ASK_S).topics.get(name)
-    return found is not None and found.error is None
 
 
 def _until_known(admin: AdminClient, name: str) -> Any:
