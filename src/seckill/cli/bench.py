@@ -40,7 +40,7 @@ def bench_batches(
 def bench_admission(
     rounds: Annotated[int, typer.Option(help="Turns of each stack, 1 to 99.")] = 5,
     duration_s: Annotated[int, typer.Option(help="Seconds of each turn, 1 to 60.")] = 4,
-    connections: Annotated[int, typer.Option(help="Connections at once, 1 to 4096.")] = 128,
+    connections: Annotated[int, typer.Option(help="Connections at once, 1 to 4096.")] = 512,
     workers: Annotated[int, typer.Option(help="Web processes, and nginx's, 1 to 64.")] = 2,
     as_json: JSONOption = False,
 ) -> None:
@@ -104,8 +104,8 @@ def bench_pipeline(
 ) -> None:
     """Orders a second from admission to the row in PostgreSQL, by one order worker.
 
-    Beside it, in turns and into the same server: the raw insert of the same rows, and one
-    transaction for each purchase over 64 connections. Needs redis-server, PostgreSQL and, with
+    Beside it, in turns and into the same server: the raw insert of the same rows, their COPY, and
+    one transaction for each purchase over 64 connections. Needs redis-server, PostgreSQL and, with
     channel kafka, Java.
     """
     from seckill.stress.bench.pipeline import bench_pipeline as run  # noqa: PLC0415

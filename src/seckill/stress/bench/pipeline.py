@@ -1,6 +1,6 @@
 """`seckill bench pipeline`: from an admission to its row in PostgreSQL, beside two peers.
 
-Three ways of writing orders take turns in each round, into one PostgreSQL that waits for its disk,
+Four ways of writing orders take turns in each round, into one PostgreSQL that waits for its disk,
 with channel kafka behind a real broker that does so too:
 
 ============  ====================================================================================
@@ -8,8 +8,9 @@ with channel kafka behind a real broker that does so too:
               the outbox into the topic, each entry deleted when the broker has taken it
 ``pipeline``  the product: what was admitted waits in the outbox (with Kafka: in the topic), and
               one order worker, a process of its own, writes it, with every guard and every book
-``raw``       the same rows into one table with the same keys, indexes and checks, by COPY, a
-              thousand a transaction, from a program that does nothing else
+``insert``    the raw insert: the same rows into one table with the same keys, indexes and
+              checks, a thousand a statement, from a program that does nothing else
+``copy``      the same by COPY, which is the way that the product's rows take as well
 ``one each``  a transaction for every purchase, 64 connections at once: insert the order, take the
               unit off the stock where one is left; by pgbench, which is written in C
 ============  ====================================================================================
@@ -19,7 +20,7 @@ of it done to the one that finds all of it done, less what the first found. So t
 process does not count, and nothing that is still under way does.
 
 The order worker gives way to everything else on its machine. So do the peers here: on a machine
-that has other work, all three are held up alike.
+that has other work, all are held up alike.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ import subprocess
 import tempfile
 import time
 from asyncio.subprocess import Process
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -115,7 +116,8 @@ class PipelineBench:
         """The pipeline against each peer."""
         ours = self.ways["pipeline"].orders_per_s
         return {
-            "of_raw": ours / self.ways["raw"].orders_per_s,
+            "of_insert": ours / self.ways["insert"].orders_per_s,
+            "of_copy": ours / self.ways["copy"].orders_per_s,
             "of_one_each": ours / self.ways["one each"].orders_per_s,
         }
 
@@ -147,8 +149,9 @@ class PipelineBench:
             )
         ratios = self.ratios()
         lines.append(
-            f"the pipeline writes {ratios['of_raw']:.2f} × the raw insert of the same rows, and"
-            f" {ratios['of_one_each']:.1f} × one transaction a purchase"
+            f"the pipeline writes {ratios['of_insert']:.2f} × the raw insert of the same rows,"
+            f" {ratios['of_copy']:.2f} × their COPY, and {ratios['of_one_each']:.1f} × one"
+            " transaction a purchase"
         )
         return "\n".join(lines)
 
@@ -171,7 +174,7 @@ def bench_pipeline(
 
     Args:
         rounds: turns of each way; an odd number gives a median that was measured.
-        orders_each: orders that the pipeline and the raw insert write in each turn.
+        orders_each: orders that the pipeline and each raw way write in each turn.
         seconds: that one transaction for each purchase gets in each turn.
         channel: how the orders come to the worker.
         tell: is told of each turn, for people who wait.
@@ -193,9 +196,11 @@ def bench_pipeline(
             if kafka:
                 turns["relay"] = asyncio.run(_time_relay(settings, sale_id, orders_each))
             turns["pipeline"] = asyncio.run(_time_worker(settings, sale_id, orders_each))
-            raw = _as_low(partial(_run_raw, postgres.url, number, orders_each))
+            for way, write in _RAW_WAYS.items():
+                raw = partial(_run_raw, postgres.url, way, write, number, orders_each)
+                turns[way] = (_as_low(raw), None)
             one_each = _as_low(partial(_time_one_each, postgres, folder, seconds))
-            turns |= {"raw": (raw, None), "one each": (one_each, None)}
+            turns["one each"] = (one_each, None)
             for way, turn in turns.items():
                 found.setdefault(way, []).append(turn)
                 tell(f"round {number + 1}/{rounds} {way}: {turn[0]:,.0f} orders/s")
@@ -404,8 +409,8 @@ async def _make_books(settings: Settings) -> None:
 async def _make_peers(database_url: str) -> None:
     connection = await asyncpg.connect(database_url)
     try:
-        await connection.execute("CREATE TABLE raw_orders (LIKE orders INCLUDING ALL)")
-        await connection.execute("CREATE TABLE each_orders (LIKE orders INCLUDING ALL)")
+        for name in (*_RAW_WAYS, "each"):
+            await connection.execute(f"CREATE TABLE {name}_orders (LIKE orders INCLUDING ALL)")
         await connection.execute("CREATE SEQUENCE each_seq")
         await connection.execute(
             "CREATE TABLE each_stock (sale_id bigint PRIMARY KEY,"
@@ -430,28 +435,46 @@ def _as_low(work: Callable[[], float]) -> float:
         return thread.submit(low).result()
 
 
-def _run_raw(database_url: str, number: int, count: int) -> float:
-    return asyncio.run(_time_raw(database_url, number, count))
+_Columns = Mapping[str, list[Any]]
+_Write = Callable[[asyncpg.Connection, str, _Columns], Awaitable[Any]]
 
 
-async def _time_raw(database_url: str, number: int, count: int) -> float:
-    names = list(_raw_columns(number, range(1)))
+async def _insert(connection: asyncpg.Connection, table: str, columns: _Columns) -> None:
+    arrays = ", ".join(
+        f"${at}::{'bigint[]' if isinstance(column[0], int) else 'text[]'}"
+        for at, column in enumerate(columns.values(), 1)
+    )
+    await connection.execute(
+        f"INSERT INTO {table} ({', '.join(columns)}) SELECT * FROM unnest({arrays})",  # noqa: S608  -- our own words
+        *columns.values(),
+    )
+
+
+async def _copy(connection: asyncpg.Connection, table: str, columns: _Columns) -> None:
+    rows = zip(*columns.values(), strict=True)
+    await connection.copy_records_to_table(table, columns=list(columns), records=rows)
+
+
+_RAW_WAYS: Final[Mapping[str, _Write]] = {"insert": _insert, "copy": _copy}
+
+
+def _run_raw(database_url: str, way: str, write: _Write, number: int, count: int) -> float:
+    return asyncio.run(_time_raw(database_url, f"{way}_orders", write, number, count))
+
+
+async def _time_raw(database_url: str, table: str, write: _Write, number: int, count: int) -> float:
     connection = await asyncpg.connect(database_url)
     try:
         batches = [
-            _raw_rows(number, range(first, min(first + _RAW_BATCH, count)))
+            _raw_columns(number, range(first, min(first + _RAW_BATCH, count)))
             for first in range(0, count, _RAW_BATCH)
         ]
         began = time.perf_counter()
-        for rows in batches:
-            await connection.copy_records_to_table("raw_orders", columns=names, records=rows)
+        for columns in batches:
+            await write(connection, table, columns)
         return count / (time.perf_counter() - began)
     finally:
         await connection.close()
-
-
-def _raw_rows(number: int, seqs: range) -> list[tuple[Any, ...]]:
-    return list(zip(*_raw_columns(number, seqs).values(), strict=True))
 
 
 def _raw_columns(number: int, seqs: range) -> dict[str, list[Any]]:

@@ -23,11 +23,12 @@ class Load:
     """One run of wrk.
 
     Attributes:
-        connections: open at once, from one thread.
+        connections: open at once, from one thread. A flash sale is a crowd: with few of them a
+            server that answers each request by itself looks better than it will.
         duration_s: seconds.
     """
 
-    connections: int = 128
+    connections: int = 512
     duration_s: int = 4
 
 
