@@ -6,11 +6,15 @@ would, and not only as long as the point needs.
 """
 
 import asyncio
+import json
 import os
 import random
+import signal
 import threading
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,8 +34,8 @@ from seckill.stress.target import Target
 from services.seckill_service import SeckillService, wait_until
 
 __all__ = [
-    "BUYERS", "CLICKS", "LOAD_S", "ROUNDS", "SEED", "STOCK", "WHOLE_OUTAGES", "all_rounds", "check", "kill_environment", "rounds_with_deaths",
-    "run_round",
+    "BUYERS", "CLICKS", "LOAD_S", "ROUNDS", "SEED", "STOCK", "WHOLE_OUTAGES", "all_rounds", "buy",
+    "check", "frozen", "kill_environment", "rounds_with_deaths", "run_round",
 ]  # fmt: skip
 
 ROUNDS: Final = int(os.environ.get("SECKILL_CHAOS_ROUNDS", "3"))
@@ -133,6 +137,30 @@ def check(
     assert found["sold"] >= told, where
     assert found["ok"], where
     assert found["lost"] == found["stranded"] == found["oversold"] == found["duplicates"] == 0
+
+
+def buy(service: SeckillService, goods_id: str, user: str) -> str:
+    """One purchase by somebody new, who is told yes; returns the reservation id."""
+    asked = urllib.request.Request(  # noqa: S310  -- our own
+        f"{service.url}/seckill/{goods_id}?userId={user}", method="POST"
+    )
+    with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310  -- our own
+        told = json.loads(answer.read())
+        assert (answer.status, told["code"]) == (202, 1), told
+    return str(told["reservation_id"])
+
+
+@contextmanager
+def frozen(pids: Sequence[int]) -> Iterator[None]:
+    """Stop processes as they stand, and let them go on at the end of the block."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 def kill_environment(kill: str = "") -> dict[str, str]:

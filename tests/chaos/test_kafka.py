@@ -4,7 +4,6 @@ Rounds as in test_kill.py, over a service whose orders go through a real Kafka. 
 by itself is for ``scripts/chaos``.
 """
 
-import os
 import random
 import shutil
 import signal
@@ -12,27 +11,30 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from chaos.kafka_parts import (
+    kafka_service,
+    outbox_entries,
+    own_broker,
+    wait_written,
+)  # fmt: skip
 from chaos.rounds import (
     LOAD_S,
-    ROUNDS,
-    SEED,
     STOCK,
     WHOLE_OUTAGES,
     all_rounds,
-    kill_environment,
+    buy,
+    frozen,
     rounds_with_deaths,
 )  # fmt: skip
 from seckill.runtime.auditing import audit
-from services.kafka import KafkaBroker, KafkaCluster, kafka_broker, own_options
+from services.kafka import KafkaBroker, KafkaCluster, kafka_broker
 from services.seckill_service import SeckillService, wait_until
 
-__all__ = ["kafka_broker"]
+__all__ = ["kafka_broker", "own_broker"]
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 
@@ -46,48 +48,11 @@ _POINTS = (
 )
 
 
-@contextmanager
-def _service(
-    folder: Path, bootstrap: str, kill: str = "", workers: int = 2
-) -> Iterator[SeckillService]:
-    print(f"chaos seed {SEED}, {ROUNDS} rounds")  # noqa: T201  -- a failure is a seed to replay
-    options = own_options(bootstrap)
-    environment = kill_environment(kill) | {
-        "SECKILL_CHANNEL": "kafka",
-        "SECKILL_KAFKA_BOOTSTRAP": bootstrap,
-        "SECKILL_KAFKA_TOPIC": options.topic,
-        "SECKILL_KAFKA_GROUP": options.group,
-        "SECKILL_KAFKA_PARTITIONS": "4",
-        "SECKILL_KAFKA_SESSION_TIMEOUT_MS": "2000",
-        "SECKILL_KAFKA_BATCH_MESSAGES_MAX": "50",
-        "SECKILL_KAFKA_DELIVERY_TIMEOUT_MS": "2000",
-        "SECKILL_ORDER_WORKERS": str(workers),
-    }
-    service = SeckillService(folder / "data", "--workers", "1", environment=environment)
-    try:
-        yield service.start()
-    finally:
-        service.stop()
-
-
-@pytest.fixture
-def own_broker() -> Iterator[KafkaBroker]:
-    """A broker for a test that kills it."""
-    folder = Path(tempfile.mkdtemp(prefix="seckill-kafka-"))
-    broker = KafkaBroker(folder)
-    try:
-        yield broker.start()
-    finally:
-        if broker._process is not None:
-            broker.kill()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def test_relay_and_order_workers_die_between_any_two_steps(
     tmp_path: Path, kafka_broker: KafkaBroker
 ) -> None:
     points = ",".join(f"{point}:{STOCK // 16}" for point in _POINTS)
-    with _service(tmp_path, kafka_broker.bootstrap, points) as service:
+    with kafka_service(tmp_path, kafka_broker.bootstrap, points) as service:
         rounds_with_deaths(service)
         died = [line for line in service.log().splitlines() if "a part died" in line]
         assert any("part=relay" in line for line in died), died
@@ -97,13 +62,13 @@ def test_relay_and_order_workers_die_between_any_two_steps(
 @pytest.mark.long
 @pytest.mark.parametrize("point", _POINTS)
 def test_they_die_at_one_point(tmp_path: Path, kafka_broker: KafkaBroker, point: str) -> None:
-    with _service(tmp_path, kafka_broker.bootstrap, f"{point}:{STOCK // 16}") as service:
+    with kafka_service(tmp_path, kafka_broker.bootstrap, f"{point}:{STOCK // 16}") as service:
         rounds_with_deaths(service)
 
 
 @pytest.mark.long
 def test_the_broker_is_killed_and_comes_back(tmp_path: Path, own_broker: KafkaBroker) -> None:
-    with _service(tmp_path, own_broker.bootstrap) as service:
+    with kafka_service(tmp_path, own_broker.bootstrap) as service:
 
         def disturb(_luck: random.Random) -> None:
             own_broker.kill()
@@ -114,7 +79,7 @@ def test_the_broker_is_killed_and_comes_back(tmp_path: Path, own_broker: KafkaBr
 
 @pytest.mark.long
 def test_broker_and_relay_are_away_for_a_while(tmp_path: Path, own_broker: KafkaBroker) -> None:
-    with _service(tmp_path, own_broker.bootstrap) as service:
+    with kafka_service(tmp_path, own_broker.bootstrap) as service:
 
         def disturb(_luck: random.Random) -> None:
             own_broker.kill()
@@ -129,7 +94,7 @@ def test_broker_and_relay_are_away_for_a_while(tmp_path: Path, own_broker: Kafka
 def test_a_stop_in_an_outage_keeps_everything_for_the_next_start(
     tmp_path: Path, own_broker: KafkaBroker
 ) -> None:
-    with _service(tmp_path, own_broker.bootstrap) as service:
+    with kafka_service(tmp_path, own_broker.bootstrap) as service:
 
         def disturb(_luck: random.Random) -> None:
             own_broker.freeze()
@@ -146,7 +111,7 @@ def test_a_stop_in_an_outage_keeps_everything_for_the_next_start(
 @pytest.mark.long
 def test_workers_and_relays_come_and_go(tmp_path: Path, kafka_broker: KafkaBroker) -> None:
     """A storm of rebalances: a further worker and relay join, and leave by kill -9 or in order."""
-    with _service(tmp_path, kafka_broker.bootstrap) as service:
+    with kafka_service(tmp_path, kafka_broker.bootstrap) as service:
 
         def disturb(luck: random.Random) -> None:
             for _ in range(3):
@@ -174,7 +139,7 @@ def test_the_leaders_of_a_cluster_of_three_move(tmp_path: Path) -> None:
     cluster = KafkaCluster(folder)
     try:
         cluster.start()
-        with _service(tmp_path, cluster.bootstrap) as service:
+        with kafka_service(tmp_path, cluster.bootstrap) as service:
 
             def disturb(luck: random.Random) -> None:
                 broker = luck.choice(cluster.brokers)
@@ -190,35 +155,12 @@ def test_the_leaders_of_a_cluster_of_three_move(tmp_path: Path) -> None:
 
 def test_the_audit_knows_what_is_in_the_topic(tmp_path: Path, kafka_broker: KafkaBroker) -> None:
     """With the order workers frozen an order is on its way, and neither lost nor written."""
-    with _service(tmp_path, kafka_broker.bootstrap, workers=1) as service:
+    with kafka_service(tmp_path, kafka_broker.bootstrap, workers=1) as service:
         service.cli("sale", "create", "7", "--stock", "5")
-        (worker,) = service.pids("worker")
-        os.kill(worker, signal.SIGSTOP)
-        try:
-            bought = subprocess.run(
-                ["curl", "-s", "-X", "POST", f"{service.url}/seckill/7?userId=ann"],
-                capture_output=True, text=True, check=True, timeout=30,
-            ).stdout  # fmt: skip
-            assert '"code":1' in bought
-            wait_until("the outbox is empty", lambda: _outbox(service) == 0, 20)
+        with frozen(service.pids("worker")):
+            buy(service, "7", "ann")
+            wait_until("the outbox is empty", lambda: outbox_entries(service) == 0, 20)
             found = service.with_stores(audit).to_dict()
             assert found["ok"], found
             assert found["in_flight"] == 1
-        finally:
-            os.kill(worker, signal.SIGCONT)
-        wait_until(
-            "the order is written", lambda: service.with_stores(audit).to_dict()["in_flight"] == 0
-        )
-
-
-def _outbox(service: SeckillService) -> int:
-    async def entries(stores: object) -> int:
-        redis, keys = stores.redis, stores.keys  # type: ignore[attr-defined]
-        total = 0
-        for at in [row.bucket_id for row in await stores.ledger.epochs.current_epochs()]:  # type: ignore[attr-defined]
-            total += await redis.xlen(keys.bucket(at).outbox)
-        return total
-
-    found = service.with_stores(entries)
-    assert isinstance(found, int)
-    return found
+        wait_written(service)

@@ -41,6 +41,7 @@ __all__ = [
     "kafka_broker",
     "make_topics",
     "own_options",
+    "tell_group",
 ]
 
 _LAUNCHER = ThreadPoolExecutor(1, "kafka launcher")
@@ -244,6 +245,24 @@ async def make_topics(options: KafkaOptions) -> None:
             with contextlib.suppress(ChannelUnavailable):
                 await ensure_topics(options, tell=False)
                 return
+
+
+def tell_group(bootstrap: str, group: str) -> str:
+    """What the brokers know of a consumer group: its state, its members, how far each has come.
+
+    For the words of a test that failed. By Kafka's own command: the client library's dies with a
+    segmentation fault where a group has no coordinator.
+    """
+    command = [
+        "java", "-Xmx64m", "-cp", f"{jars_or_skip()}/*",
+        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+        "--bootstrap-server", bootstrap, "--describe", "--group", group,
+    ]  # fmt: skip
+    told = [
+        subprocess.run([*command, *what], capture_output=True, text=True, timeout=60, check=False)
+        for what in (["--state"], ["--members", "--verbose"], ["--offsets"])
+    ]
+    return "\n".join((each.stdout + each.stderr).strip() for each in told)
 
 
 @pytest.fixture(scope="session")
