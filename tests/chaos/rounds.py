@@ -34,8 +34,21 @@ from seckill.stress.target import Target
 from services.seckill_service import SeckillService, wait_until
 
 __all__ = [
-    "BUYERS", "CLICKS", "LOAD_S", "ROUNDS", "SEED", "STOCK", "WHOLE_OUTAGES", "all_rounds", "buy",
-    "check", "frozen", "kill_environment", "rounds_with_deaths", "run_round",
+    "BUYERS",
+    "CLICKS",
+    "LOAD_S",
+    "ROUNDS",
+    "SEED",
+    "STOCK",
+    "WHOLE_OUTAGES",
+    "Armed",
+    "all_rounds",
+    "buy",
+    "check",
+    "frozen",
+    "kill_environment",
+    "rounds_with_deaths",
+    "run_round",
 ]  # fmt: skip
 
 ROUNDS: Final = int(os.environ.get("SECKILL_CHAOS_ROUNDS", "3"))
@@ -167,6 +180,23 @@ def kill_environment(kill: str = "") -> dict[str, str]:
     """Variables with which the processes of a service kill themselves; see kill_points."""
     path = os.pathsep.join(filter(None, [_KILL_POINTS, os.environ.get("PYTHONPATH", "")]))
     return {"PYTHONPATH": path, "SECKILL_TEST_KILL": kill, "SECKILL_TEST_SEED": str(SEED)}
+
+
+class Armed:
+    """Points at which one process is to die, each when the test says so; see kill_points."""
+
+    def __init__(self, folder: Path, *points: str) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self.environment = kill_environment(",".join(points)) | {"SECKILL_TEST_ARMED": str(folder)}
+
+    def arm(self, point: str) -> None:
+        """The next process that comes to the point dies there; those after it pass."""
+        (self._folder / point).touch()
+
+    def wait_died(self, point: str) -> None:
+        """Wait until one has."""
+        wait_until(f"somebody died at {point}", lambda: not (self._folder / point).exists())
 
 
 def rounds_with_deaths(service: SeckillService) -> None:

@@ -2,7 +2,9 @@
 
 Python imports a module of this name by itself when its folder is on PYTHONPATH; only the chaos
 tests put it there, so nothing of this is in the product. SECKILL_TEST_KILL names points, each with
-the number of passages that a process survives at most: ``web.after_decision:150``.
+the number of passages that a process survives at most: ``web.after_decision:150``. A point without
+a number kills one process, whichever comes first, each time that the test has put a file of its
+name into the folder SECKILL_TEST_ARMED; the file is gone then.
 SECKILL_TEST_CLOCK moves the clock of one process by milliseconds: ``web-1:-5000``.
 """
 
@@ -14,7 +16,8 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -49,6 +52,20 @@ _POINTS = {
     "reaper.after_call": ("seckill.ledger.payments", "PaymentBook", "postpone"),
     # The provider has the payment; its page is not written down.
     "web.after_start": ("seckill.ledger.payments", "PaymentBook", "page_made"),
+    # Redis has changed the stock; the ledger does not know it.
+    "sweep.after_stock_change": (
+        "seckill.ledger.sql_ledger",
+        "SQLLedger",
+        "confirm_stock_change",
+    ),
+    # The ledger has made the epoch under which a bucket goes on; Redis is still under the old one.
+    "keeper.before_carry_on": ("seckill.admission.bucket", "Buckets", "carry_on"),
+    # The ledger has planned a bucket anew; Redis has not opened it.
+    "keeper.before_open": ("seckill.admission.bucket", "Buckets", "open"),
+    # The books of a sale are closed; its keys are still there.
+    "clean_up.before_forget": ("seckill.admission.bucket", "Buckets", "forget"),
+    # The keys are gone; the ledger does not know it.
+    "clean_up.before_cleaned": ("seckill.ledger.retirement", "RetirementBook", "cleaned"),
     # News of the provider has come and was read; it is not written.
     "web.before_news": ("seckill.ledger.payments", "PaymentBook", "take"),
     # The news is written; the provider has no 204 yet, and will tell it again.
@@ -57,36 +74,61 @@ _POINTS = {
 _AFTER = {"web.after_news"}
 
 
-def _wanted() -> dict[str, list[tuple[str, str, int, bool]]]:
-    found: dict[str, list[tuple[str, str, int, bool]]] = {}
-    for item in filter(None, os.environ.get("SECKILL_TEST_KILL", "").split(",")):
-        point, passages_max = item.split(":")
-        module, owner, method = _POINTS[point]
-        found.setdefault(module, []).append((owner, method, int(passages_max), point in _AFTER))
-    return found
-
-
-_WANTED = _wanted()
 # Each life of a process draws its own numbers.
 _RANDOM = random.Random(f"{os.environ.get('SECKILL_TEST_SEED', '0')}/{os.getpid()}")
 
 
+def _after_passages(passages_max: int) -> Callable[[], bool]:
+    """Says after a number of passages that it is time to die."""
+    passages = iter(range(_RANDOM.randint(passages_max // 4, passages_max)))
+    return lambda: next(passages, None) is None
+
+
+def _when_armed(point: str) -> Callable[[], bool]:
+    """Says to one process that it is time to die, each time that the test has armed the point."""
+    armed = Path(os.environ["SECKILL_TEST_ARMED"]) / point
+
+    def now() -> bool:
+        try:
+            armed.unlink()  # of several processes one alone succeeds
+        except FileNotFoundError:
+            return False
+        return True
+
+    return now
+
+
+_Wanted = tuple[str, str, Callable[[], bool], bool]
+
+
+def _wanted() -> dict[str, list[_Wanted]]:
+    found: dict[str, list[_Wanted]] = {}
+    for item in filter(None, os.environ.get("SECKILL_TEST_KILL", "").split(",")):
+        point, _, passages_max = item.partition(":")
+        module, owner, method = _POINTS[point]
+        is_time = _after_passages(int(passages_max)) if passages_max else _when_armed(point)
+        found.setdefault(module, []).append((owner, method, is_time, point in _AFTER))
+    return found
+
+
+_WANTED = _wanted()
+
+
 def _arm(module: ModuleType) -> None:
-    for owner, method, passages_max, is_after in _WANTED[module.__name__]:
+    for owner, method, is_time, is_after in _WANTED[module.__name__]:
         target = getattr(module, owner)
         original = getattr(target, method)
-        passages = iter(range(_RANDOM.randint(passages_max // 4, passages_max)))
 
-        def deadly(*args: Any, _original: Any = original, _left: Any = passages, **kw: Any) -> Any:
-            if next(_left, None) is None:
+        def deadly(*args: Any, _original: Any = original, _time: Any = is_time, **kw: Any) -> Any:
+            if _time():
                 os.kill(os.getpid(), signal.SIGKILL)
             return _original(*args, **kw)
 
         async def deadly_after(
-            *args: Any, _original: Any = original, _left: Any = passages, **kw: Any
+            *args: Any, _original: Any = original, _time: Any = is_time, **kw: Any
         ) -> Any:
             result = await _original(*args, **kw)
-            if next(_left, None) is None:
+            if _time():
                 os.kill(os.getpid(), signal.SIGKILL)
             return result
 
