@@ -5,34 +5,17 @@ from dataclasses import asdict
 from typing import Any
 
 from seckill.domain.ids import GoodsId, ReservationId, UserId
-from seckill.domain.instants import rfc3339_ms
 from seckill.domain.order import Order, OrderState
 from seckill.domain.payment import Payment
 from seckill.ledger.errors import NoSuchOrder
 from seckill.ledger.reading import Move
 from seckill.runtime.beside import Beside
 from seckill.runtime.bootstrap import Stores
+from seckill.web.order_json import order_members
 
-__all__ = ["OrderDesk", "move_row", "order_row", "payment_row"]
+__all__ = ["OrderDesk", "move_row", "payment_row"]
 
 Row = dict[str, Any]
-
-
-def order_row(order: Order) -> Row:
-    """An order as programs read it."""
-    return {
-        "reservation_id": order.reservation_id,
-        "goods_id": order.goods_id,
-        "user_id": order.user_id,
-        "quantity": order.quantity,
-        "state": order.state.value,
-        "total_fen": order.price_fen * order.quantity,
-        "admitted_at": rfc3339_ms(order.admitted_at_ms),
-        "pay_by": None if order.pay_by_ms is None else rfc3339_ms(order.pay_by_ms),
-        "paid_at": None if order.paid_at_ms is None else rfc3339_ms(order.paid_at_ms),
-        "continued_as": order.continued_as,
-        "reason": order.reason,
-    }
 
 
 def move_row(move: Move) -> Row:
@@ -73,7 +56,7 @@ class OrderDesk:
         found = await self._stores.ledger.search.page(
             orders_max, goods_id=goods_id, user_id=user_id, state=state, before=before
         )
-        return [order_row(order) for order in found]
+        return [order_members(order) for order in found]
 
     async def show(self, reservation_id: str) -> Row:
         """One order with its moves (who, when, why) and its payments. Raises NoSuchOrder."""
@@ -82,7 +65,7 @@ class OrderDesk:
         moves = await ledger.reading.moves_of(order.reservation_id)
         payments = await ledger.payments.of_order(order.reservation_id)
         return {
-            "order": order_row(order),
+            "order": order_members(order),
             "moves": [move_row(move) for move in moves],
             "payments": [payment_row(payment) for payment in payments],
         }
@@ -131,7 +114,7 @@ class OrderDesk:
         self, reservation_id: str, change: Callable[[ReservationId], Awaitable[Order | None]]
     ) -> Row:
         order = await self._found(reservation_id)
-        return order_row(await change(order.reservation_id) or order)
+        return order_members(await change(order.reservation_id) or order)
 
     async def _found(self, reservation_id: str) -> Order:
         name = ReservationId(reservation_id)

@@ -295,6 +295,7 @@ class OrderFound(Shape):
     user_id: str
     quantity: int
     state: OrderState
+    price_fen: Fen
     total_fen: Fen
     admitted_at: Instant
     pay_by: Instant | None
