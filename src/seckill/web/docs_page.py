@@ -18,6 +18,16 @@ th,td{text-align:left;vertical-align:top;padding:.25rem .75rem .25rem 0;border-t
 @media(prefers-color-scheme:dark){body{background:#111;color:#eee}a{color:#8cf}}
 """
 
+_GROUPS: Final = {
+    "purchase": "Buying",
+    "goods": "Goods",
+    "orders": "Orders of a buyer",
+    "payments": "News of the payment provider",
+    "operations": "The service itself",
+    "admin": "Operators",
+}
+"""Headings by tag, in the order in which a reader needs them."""
+
 DOCS_CSP: Final = (
     "default-src 'none'; frame-ancestors 'none'; style-src 'sha256-"
     + base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode("ascii")
@@ -30,10 +40,12 @@ def docs_page(document: dict[str, Any]) -> str:
     """The whole page. Everything out of the document is escaped."""
     info = document["info"]
     schemas = document.get("components", {}).get("schemas", {})
+    groups: dict[str, list[str]] = {tag: [] for tag in _GROUPS}
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            groups[operation["tags"][0]].append(_operation(path, method, operation))
     operations = "".join(
-        _operation(path, method, operation)
-        for path, methods in document["paths"].items()
-        for method, operation in methods.items()
+        f"<h2>{_GROUPS[tag]}</h2>{''.join(calls)}" for tag, calls in groups.items() if calls
     )
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
@@ -42,7 +54,7 @@ def docs_page(document: dict[str, Any]) -> str:
         f"<h1>{escape(info['title'])} {escape(info['version'])}</h1>"
         f"<p>{escape(info.get('summary', ''))} The machine-readable form is"
         ' <a href="/openapi.json">/openapi.json</a>.</p>'
-        f"<h2>Calls</h2>{operations}<h2>Shapes</h2>"
+        f"{operations}<h2>Shapes</h2>"
         + "".join(_schema(name, schema) for name, schema in sorted(schemas.items()))
         + "</html>"
     )

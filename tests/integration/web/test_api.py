@@ -412,5 +412,7 @@ async def test_the_page_for_people_needs_nothing_from_elsewhere() -> None:
     assert links.anchors
     assert links.anchors <= links.ids
     assert not re.search(r"https?://", text)
+    # The buyers' calls come first, and none is left out.
+    assert text.index("/seckill/{goods_id}") < text.index("/orders/{reservation_id}/pay")
     for path in document["paths"]:
         assert path in text
