@@ -5,6 +5,7 @@ Retry-After is the documented answer of a service that cannot decide now.
 """
 
 import json
+import os
 import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -17,8 +18,9 @@ from hypothesis import HealthCheck, given, settings
 
 from services.seckill_service import SeckillService
 
-EXAMPLES = 40
-OF_OPERATORS = 15
+EXAMPLES = int(os.environ.get("SECKILL_FUZZ_EXAMPLES", "20"))
+"""Requests of each kind for a route of buyers. scripts/full-size makes up a hundred."""
+OF_OPERATORS = max(1, EXAMPLES * 2 // 5)
 """There are thirty routes of them, behind one way in."""
 SETUP = "/admin/api/setup"
 SLOW = {"/admin/api/audit", "/admin/api/reconcile", "/admin/api/orders/{reservation_id}/trace"}

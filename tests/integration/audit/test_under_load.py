@@ -1,4 +1,4 @@
-"""A hundred audits while everything moves: not one false finding. And a fault among it is found.
+"""Audits while everything moves: not one false finding. And a fault among it is found.
 
 The load runs in a thread and on connections of its own, so that it moves on between any two
 readings of the audit and also while the audit computes.
@@ -32,6 +32,9 @@ SEED = 20_261_201
 USERS = 5_000
 STOCK_UNITS = 3_000
 RESTART_EVERY_S = 1.0
+AUDITS = int(os.environ.get("SECKILL_TEST_LOAD_AUDITS", "20"))
+"""Audits under full load, at least. scripts/full-size has a hundred. The control below cries wolf
+within a handful, so that these are enough for the same fault to show."""
 
 
 class Load:
@@ -155,25 +158,31 @@ async def busy(
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("audits", "restarts"), [(100, False), (30, True)])
+@pytest.mark.parametrize("restarts", [False, True])
 async def test_audits_under_full_load_find_nothing(
-    busy: Service, redis_server: RedisServer, *, audits: int, restarts: bool
+    busy: Service, redis_server: RedisServer, *, restarts: bool
 ) -> None:
     options = AuditOptions(settle_ms=2, patience_ms=20_000 if restarts else 0)
-    with_flight = 0
+    audits = with_flight = 0
+
+    def enough() -> bool:
+        return (
+            audits >= AUDITS
+            and done["admitted"] > 1_000
+            and done["cancelled"] > 50
+            and done["changes"] > 10
+            and (done["restarts"] > 2 or not restarts)
+        )
+
     with running(busy, redis_server, restarts=restarts) as done:
         await until(lambda: done["cancelled"] > 0)
-        for _ in range(audits):
+        while not enough():
             report = await busy.audit(options=options)
             assert report.ok, report.to_text()
             assert report.unsettled == 0
             with_flight += report.in_flight > 0
-        moved = done.copy()
-    assert moved["admitted"] > 1_000
-    assert moved["cancelled"] > 50
-    assert moved["changes"] > 10
+            audits += 1
     assert with_flight > audits // 4, "little was under way while it was audited"
-    assert moved["restarts"] > 2 or not restarts
     await busy.keeper.keep()
     await busy.settle()
     report = await busy.audit()

@@ -1,6 +1,6 @@
 """Pay, cancel, expire and callback race on one order: one wins, the losers get a calm answer.
 
-Over real HTTP, on both databases. SECKILL_RACE_ORDERS (200) sets the number of orders of the big
+Over real HTTP, on both databases. SECKILL_RACE_ORDERS (60) sets the number of orders of the big
 race, SECKILL_CHAOS_ROUNDS (3) and SECKILL_CHAOS_SEED the rest.
 """
 
@@ -29,7 +29,7 @@ from seckill.ledger.tables import orders
 
 pytestmark = pytest.mark.timeout(300)
 
-ORDERS = int(os.environ.get("SECKILL_RACE_ORDERS", "200"))
+ORDERS = int(os.environ.get("SECKILL_RACE_ORDERS", "60"))
 ROUNDS = int(os.environ.get("SECKILL_CHAOS_ROUNDS", "3"))
 SEED = int(os.environ.get("SECKILL_CHAOS_SEED", "20261201"))
 
