@@ -334,6 +334,7 @@ class FenceKeeper:
             carried_seq=await self._channel.carried_seq(bucket_id, view.epoch),
             waited_ms=self._waited_ms(bucket_id, view.epoch),
             confirmed_seq=await self._ledger.confirmed_seq(bucket_id, view.epoch),
+            closed=sight.to_epoch is not None,
         )
         judgement = judge(evidence, self._patience)
         match judgement.ruling:

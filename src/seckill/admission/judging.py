@@ -234,6 +234,8 @@ class Evidence:
         waited_ms: since the keeper first saw the fence.
         confirmed_seq: the highest seq of it that Redis has confirmed to the ledger: when the bucket
             was judged before, or with a release.
+        closed: the ledger has closed the epoch already, at ``confirmed_seq``; whoever did it died
+            before Redis was told.
     """
 
     seq: int
@@ -242,6 +244,7 @@ class Evidence:
     carried_seq: int
     waited_ms: float
     confirmed_seq: int = 0
+    closed: bool = False
 
 
 class Ruling(StrEnum):
@@ -292,6 +295,12 @@ def judge(evidence: Evidence, patience: Patience) -> Judgement:
                 f"Redis has it up to seq {evidence.seq}, and seq {known} {whose}:"
                 " Redis has gone back in time",
             )
+    if evidence.closed and evidence.seq > evidence.confirmed_seq:
+        return Judgement(
+            Ruling.REBUILD,
+            f"Redis has it up to seq {evidence.seq}, and the ledger closed it at seq"
+            f" {evidence.confirmed_seq}: what is beyond becomes no order",
+        )
     unknown = unknown_hosts(evidence.hosts)
     if unknown:
         return Judgement(Ruling.REBUILD, "; ".join(unknown))

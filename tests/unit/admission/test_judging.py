@@ -68,6 +68,14 @@ def test_whoever_knows_a_later_change_than_redis_has_it_rebuilt(
     assert "91" in judgement.why
 
 
+def test_an_epoch_that_was_closed_goes_on_from_there_or_is_rebuilt() -> None:
+    closed = replace(CALM, closed=True, confirmed_seq=CALM.seq)
+    assert judge(closed, PATIENCE).ruling is Ruling.GO_ON
+    judgement = judge(replace(closed, seq=CALM.seq + 1), PATIENCE)
+    assert judgement.ruling is Ruling.REBUILD
+    assert "beyond becomes no order" in judgement.why
+
+
 def test_a_host_that_has_not_reported_is_waited_for_and_then_counts_as_behind() -> None:
     silent = HostMarks("b", 40, complete=False, awaited=True)
     evidence = replace(CALM, hosts=[HERE, silent], waited_ms=2_999)
