@@ -21,7 +21,7 @@ from seckill.sentinel.circuitbreaking.slot import DefaultCircuitBreakerSlot, Deg
 from seckill.sentinel.clock import NANOSECONDS_PER_S, SystemClock
 from seckill.sentinel.context import Context
 from seckill.sentinel.decorator import sentinel_resource
-from seckill.sentinel.entry import Entry, EntryState, entry_maker
+from seckill.sentinel.entry import Entry, EntryState, entry_maker, say_how
 from seckill.sentinel.errors import RuleConflict
 from seckill.sentinel.flow.manager import FlowRuleManager
 from seckill.sentinel.flow.slot import FlowSlot
@@ -245,14 +245,8 @@ class Sentinel:
         prioritized: bool = False,
     ) -> Entry | BlockException:
         """Enter a resource, with the refusal as a value. End an ``Entry`` by ``exit``."""
-        entry = self.entry(
-            name,
-            *args,
-            count=count,
-            entry_type=entry_type,
-            resource_type=resource_type,
-            prioritized=prioritized,
-        )
+        entry = self.entry(name, *args)
+        say_how(entry, count, entry_type, resource_type, prioritized)
         outcome = entry.decide()
         while isinstance(outcome, int):
             self.waiter.wait(outcome)
@@ -269,14 +263,8 @@ class Sentinel:
         prioritized: bool = False,
     ) -> Entry | BlockException:
         """``try_entry`` for coroutines: a paced call yields to the loop while it waits."""
-        entry = self.entry(
-            name,
-            *args,
-            count=count,
-            entry_type=entry_type,
-            resource_type=resource_type,
-            prioritized=prioritized,
-        )
+        entry = self.entry(name, *args)
+        say_how(entry, count, entry_type, resource_type, prioritized)
         outcome = entry.decide()
         while isinstance(outcome, int):
             await self.waiter.wait_async(outcome)

@@ -9,7 +9,7 @@ together.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from seckill.sentinel.clock import NANOSECONDS_PER_MS
 from seckill.sentinel.errors import BlockException, ErrorEntryFreeException
@@ -47,8 +47,6 @@ _UNCHECKED = EntryState.UNCHECKED
 _BLOCKED = EntryState.BLOCKED
 _ENDED = EntryState.ENDED
 
-_LONG_WAY: Final = -1
-
 
 class _Burden:
     """What few entries have to carry, kept apart so that making the others is cheap."""
@@ -75,31 +73,29 @@ class Entry:
         name: of the resource.
         args: what hot-parameter rules look at.
         count: units this one call acquires.
-        entry_type: which way the traffic flows.
+        inbound: whether the traffic comes from outside.
         prioritized: whether it may borrow from the next moment.
         state: how far it has come.
         error: the exception that the call ended with, so far as known.
         parent: the entry, or else the context, it was made in. Set once it is decided on.
         context: the context it was made in. Set once it is decided on.
-        node: its place in the call tree. Set once it is decided on.
-        start_ns: when it was decided on.
+        cluster: the counters of the resource. Set once it is decided on, but for one let in
+            unchecked.
     """
 
     # In the order of their first use, as far as Python keeps to it.
     __slots__ = (
+        "_alone",
         "_burden",
-        "_end",
-        "_node",
         "_present",
         "_rest",
         "_start",
-        "_start_ns",
         "args",
         "cluster",
         "context",
         "count",
-        "entry_type",
         "error",
+        "inbound",
         "name",
         "parent",
         "prioritized",
@@ -111,23 +107,25 @@ class Entry:
     cluster: ClusterNode
     context: Context
     count: int
-    entry_type: EntryType
     error: BaseException | None
+    inbound: bool
     name: str
     parent: Context | Entry
     prioritized: bool
     resource_type: int
     state: EntryState
+    # Whether it is the only one open where it is, with nothing to be forgotten at its end: then its
+    # end need not look around.
+    _alone: bool
     _burden: _Burden | None
-    _end: float
-    _node: DefaultNode
     _present: Present
     _rest: tuple[Callable[[Entry, int], BlockException | int | None], ...]
+    # When it was decided on, as ``Present.tick`` counts.
     _start: float
-    _start_ns: int
 
-    # One function, because a call to another costs a thirtieth of the whole.
-    def _enter(self, *, waits: bool = True) -> Self | BlockException | int:  # noqa: C901, PLR0911
+    # One function, because a call to another costs a thirtieth of the whole; and what it is told is
+    # no keyword, because the default of one is looked up the slow way.
+    def _enter(self, waits: bool = True) -> Self | BlockException | int:  # noqa: C901, FBT001, FBT002, PLR0911, PLR0912
         """Enter, the short way if it can be gone.
 
         That is the usual call: its resource is counted once, its rules say only how many may pass,
@@ -138,17 +136,23 @@ class Entry:
         """
         present = self._present
         if self.state is not _NEW:
-            return self._enter_long(waits=waits)
+            return self._enter_long(waits)
         # A name of its own for each: what is called by its attribute is looked up the slow way.
         find = present.find
         parent = find()
-        while parent.state is _ENDED:
+        if parent.state is _ENDED:
             parent = parent.parent
-        self.parent = parent
         self.context = context = parent.context
+        if parent is not context:
+            while parent.state is _ENDED:
+                parent = parent.parent
+            if parent is not context:
+                # An entry: only a context is its own.
+                parent._alone = self._alone = False  # type: ignore[union-attr]  # noqa: SLF001
+        self.parent = parent
         cluster = context.known.get(self.name)
         if cluster is None:
-            return self._enter_long(waits=waits)
+            return self._enter_long(waits)
         tick = present.tick
         now = tick()
         if now >= present.end:
@@ -156,21 +160,21 @@ class Entry:
         # One step to all other threads from here, see ``present.py``: no calls, no loops.
         passed = cluster.passed + self.count
         if now >= present.end or passed > cluster.ceiling:
-            return self._enter_long(waits=waits)
+            return self._enter_long(waits)
         inbound = None
-        if self.entry_type is _IN:
+        if self.inbound:
             inbound = present.inbound
             if inbound.bucket_end_ns is not present.bucket_end_ns or inbound.places is not None:
-                return self._enter_long(waits=waits)
+                return self._enter_long(waits)
         place_ns = present.place_ns
         if cluster.place_ns is not place_ns:
             if cluster.bucket_end_ns is not present.bucket_end_ns:
-                return self._enter_renewed(cluster, waits=waits)
+                return self._enter_renewed(cluster, waits)
             places = cluster.places
             if places is not None:
                 end = cluster.places_end
                 if end == cluster.places_size:
-                    return self._enter_renewed(cluster, waits=waits)
+                    return self._enter_renewed(cluster, waits)
                 places[end] = cluster.passed - cluster.place_base
                 places[end + 1] = place_ns
                 cluster.places_end = end + 2
@@ -183,14 +187,17 @@ class Entry:
             inbound.concurrency += 1
         self.cluster = cluster
         self._start = now
-        self._end = present.end
         self.state = _PASSED
         # To here. From now on this is the innermost thing.
         put = present.put
         put(self)
         return self
 
-    def _enter_renewed(self, cluster: ClusterNode, *, waits: bool) -> Self | BlockException | int:
+    def _enter_renewed(
+        self,
+        cluster: ClusterNode,
+        waits: bool,  # noqa: FBT001  as of _enter
+    ) -> Self | BlockException | int:
         """Bring the counters of a resource up to date, and try the short way once more."""
         present = self._present
         present.acquire()
@@ -199,8 +206,8 @@ class Entry:
         finally:
             present.release()
         if cluster.bucket_end_ns is present.bucket_end_ns:
-            return self._enter(waits=waits)
-        return self._enter_long(waits=waits)
+            return self._enter(waits)
+        return self._enter_long(waits)
 
     if TYPE_CHECKING:
 
@@ -209,7 +216,10 @@ class Entry:
     else:
         __enter__ = _enter
 
-    def _enter_long(self, *, waits: bool) -> Self | BlockException | int:
+    def _enter_long(
+        self,
+        waits: bool,  # noqa: FBT001  as of _enter
+    ) -> Self | BlockException | int:
         outcome = self._decide()
         while waits and outcome is not None:
             if not isinstance(outcome, int):
@@ -232,7 +242,7 @@ class Entry:
 
         Complexity: linear in the rules of the resource.
         """
-        outcome = self._enter(waits=False)
+        outcome = self._enter(False)
         return None if outcome is self else outcome  # type: ignore[return-value]
 
     async def __aenter__(self) -> Self:
@@ -264,13 +274,14 @@ class Entry:
     def _decide_first(self) -> BlockException | int | None:
         engine = self._present.engine
         context = self.context
+        self._alone = False
         node = context.nodes.get(self.name)
         if node is None or not engine.enabled:
             node = engine.node_for(self, self.parent)
             if node is None:
+                self._start = self._present.tick()
                 self.state = _UNCHECKED
                 return None
-        self._node = node
         self.cluster = cluster = node.cluster
         if context.origin:
             self._take_up().origin_node = engine.origin_node(cluster, context.origin)
@@ -300,7 +311,7 @@ class Entry:
                 present.turn_locked(now_raw_ns)
             now_ns = now_raw_ns + present.offset_ns
             if checks is None:
-                self._start_ns = now_ns
+                self._start = now_raw_ns * present.per_ns
                 checks = cluster.checks
                 if cluster.limit >= 0 and cluster.used(now_ns) + self.count <= cluster.limit:
                     checks = ()
@@ -315,12 +326,10 @@ class Entry:
             if outcome is None:
                 if self._burden is None and not cluster.shared:
                     cluster.add_pass(now_ns, self.count)
-                    if self.entry_type is _IN:
+                    if self.inbound:
                         present.inbound.add_pass(now_ns, self.count)
                 else:
                     self._count_pass(now_ns)
-                # It ends the long way, too.
-                self._end = _LONG_WAY
                 self.state = _PASSED
                 if cluster.on_pass:
                     self._tell_pass()
@@ -357,33 +366,40 @@ class Entry:
         traceback: TracebackType | None,
     ) -> None:
         present = self._present
-        find = present.find
-        if error is None and self._end is not _LONG_WAY and find() is self:
+        # Whoever notes an error or enters something inside takes ``_alone`` away. Of the others
+        # what they carry is looked at, and whether they are the innermost.
+        if (
+            error is None
+            and self.state is _PASSED
+            and (self._alone or self._is_innermost_and_simple())
+        ):
             tick = present.tick
             now = tick()
             # One step to all other threads from here, see ``present.py``: no calls, no loops.
-            end = present.end
             cluster = self.cluster
             # Ends in the millisecond that it began in, so the bucket is the same as well.
-            if self._end is end and now < end and cluster.ceiling >= 0 and self.error is None:
+            if self._start >= present.begin and now < present.end and cluster.ceiling >= 0:
                 cluster.window_success += self.count
                 cluster.concurrency -= 1
                 if cluster.bucket_min_rt_ms:
                     cluster.bucket_min_rt_ms = 0
-                if self.entry_type is _IN:
+                if self.inbound:
                     inbound = present.inbound
                     inbound.window_success += self.count
                     inbound.concurrency -= 1
                     inbound.bucket_min_rt_ms = 0
-                self._end = _LONG_WAY
                 self.state = _ENDED
                 # To here. Whoever finds this as the innermost thing looks at its parent, so it need
                 # not be put back; but a call's arguments are not kept longer than it lasts, and the
                 # entry around this one shall end the short way, too.
-                if self.args or self.parent is not self.context:
-                    present.put(self.parent)
+                if not self._alone:
+                    put = present.put
+                    put(self.parent)
                 return
         self._complete(error)
+
+    def _is_innermost_and_simple(self) -> bool:
+        return self.error is None and self._burden is None and self._present.find() is self
 
     def _complete(self, error: BaseException | None) -> None:  # noqa: C901, PLR0912  as above
         """End the call the long way."""
@@ -415,7 +431,7 @@ class Entry:
             failed = self.error is not None
             cluster.add_complete(now_ns, self.count, rt_ms, failed=failed)
             if self._burden is None and not cluster.shared:
-                if self.entry_type is _IN:
+                if self.inbound:
                     present.inbound.add_complete(now_ns, self.count, rt_ms, failed=failed)
             else:
                 for node in self._other_nodes():
@@ -457,6 +473,7 @@ class Entry:
             self._abandon_probes()
         elif not isinstance(error, BlockException) and self.engine.traces(error):
             self.error = error
+            self._alone = False
 
     # For slots.
 
@@ -466,26 +483,34 @@ class Entry:
         return self._present.engine
 
     @property
-    def node(self) -> DefaultNode:
-        """Its place in the call tree. There once it is decided on."""
-        try:
-            return self._node
-        except AttributeError:
-            # The short way does not look for it.
-            return self.context.nodes[self.name]
+    def entry_type(self) -> EntryType:
+        """Which way the traffic flows."""
+        return _IN if self.inbound else _OUT
+
+    # Found when somebody asks, because the usual call is done before anybody could.
+
+    @property
+    def node(self) -> DefaultNode | None:
+        """Its place in the call tree; None until it is decided on, and if let in unchecked."""
+        return None if getattr(self, "cluster", None) is None else self.place
+
+    @property
+    def place(self) -> DefaultNode:
+        """``node`` for slots: they see no entry that has none."""
+        cluster = self.cluster
+        node = self.context.nodes.get(cluster.name)
+        # Beyond the bound of places it has that of another context.
+        return next(iter(cluster.contexts.values())) if node is None else node
 
     @property
     def start_ns(self) -> int:
-        """When it was decided on, nanoseconds since the epoch."""
-        try:
-            return self._start_ns
-        except AttributeError:
-            return self._present.epoch_ns(self._start)
+        """When it was decided on, nanoseconds since the epoch; 0 until then."""
+        return 0 if self.state is _NEW else self._present.epoch_ns(self._start)
 
     @property
     def children(self) -> dict[str, DefaultNode]:
         """The places in the call tree just inside this one. A context has the same."""
-        return self.node.children
+        return self.place.children
 
     @property
     def origin_node(self) -> StatisticNode | None:
@@ -546,12 +571,12 @@ class Entry:
         resource its node counts this call as well, in flight as it is.
         """
         nodes = []
-        own = self.node.own
+        own = self.place.own
         if own is not None:
             nodes.append(own)
         if self._burden is not None and self._burden.origin_node is not None:
             nodes.append(self._burden.origin_node)
-        if self.entry_type is _IN:
+        if self.inbound:
             nodes.append(self._present.inbound)
         return nodes
 
@@ -596,28 +621,47 @@ class Entry:
 def entry_maker(present: Present) -> Callable[..., Entry]:
     """The function that makes an engine's entries; its signature is ``Sentinel.entry``."""
 
-    def entry(
-        name: str,
-        *args: object,
-        count: int = 1,
-        entry_type: EntryType = _OUT,
-        resource_type: int = _COMMON,
-        prioritized: bool = False,
-    ) -> Entry:
-        if count < 0:
-            raise ValueError(f"an entry cannot acquire {count} units")
+    # The usual call says nothing but a name: the default of each keyword would be looked up.
+    def entry(name: str, *args: object, **how: Any) -> Entry:
         made = Entry()
         made._present = present  # noqa: SLF001  it is made here: a constructor costs a third more
         made.name = name
         made.args = args
-        made.count = count
-        made.entry_type = entry_type
-        made.resource_type = resource_type
-        made.prioritized = prioritized
+        made.count = 1
+        made.inbound = False
+        made.resource_type = _COMMON
+        made.prioritized = False
         made.state = _NEW
         made.error = None
+        made._alone = not args  # noqa: SLF001
         made._burden = None  # noqa: SLF001
-        made._end = _LONG_WAY  # noqa: SLF001
+        if how:
+            if len(how) == 1 and "entry_type" in how:
+                # All that most requests from outside say: half a call is saved.
+                made.inbound = how["entry_type"] is _IN
+            else:
+                say_how(made, **how)
         return made
 
     return entry
+
+
+def say_how(
+    entry: Entry,
+    /,
+    count: int = 1,
+    entry_type: EntryType = _OUT,
+    resource_type: int = _COMMON,
+    prioritized: bool = False,  # noqa: FBT001, FBT002  by position it costs half
+) -> None:
+    """Say of a new entry what ``Sentinel.entry`` takes as keywords.
+
+    Raises:
+        ValueError: the count is negative.
+    """
+    if count < 0:
+        raise ValueError(f"an entry cannot acquire {count} units")
+    entry.count = count
+    entry.inbound = entry_type is _IN
+    entry.resource_type = resource_type
+    entry.prioritized = prioritized

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from seckill.sentinel.present import Present
 
 PLACES_AT_FIRST: Final = 4
+PLACES_OF_A_SHORT_LIST: Final = 64
+"""Up to here half a list is free once old places are forgotten, or it grows fourfold: making room
+costs as much as several calls. A longer one doubles."""
 PLACES_TO_SPARE: Final = 16
-"""So many places (a quarter of a short list) are free once old ones are forgotten, or it grows."""
+"""So many places of a longer list are free once old ones are forgotten, or it grows."""
 
 CEILING_MAX: Final = 2**30 - 1
 """No threshold at all. The largest number that the interpreter compares in one step."""
@@ -207,6 +210,11 @@ class PassLog:
         places = self.places
         assert places is not None
         self._forget(now_ns)
-        if self.places_size - self.places_end < min(2 * PLACES_TO_SPARE, self.places_size // 4):
-            places.extend([0] * self.places_size)
-            self.places_size *= 2
+        size = self.places_size
+        if size > 2 * PLACES_OF_A_SHORT_LIST:
+            spare, more = 2 * PLACES_TO_SPARE, size
+        else:
+            spare, more = size // 2, 3 * size
+        if size - self.places_end < spare:
+            places.extend([0] * more)
+            self.places_size = size + more

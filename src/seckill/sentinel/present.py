@@ -82,6 +82,7 @@ class Present:
 
     Attributes:
         inbound: the counters of all entries of type ``IN``.
+        begin: since when what stands here is true, as ``tick`` counts.
         end: until when what stands here is true, as ``tick`` counts; 0 while somebody holds the
             lock.
         after: what ``end`` is when they give it back.
@@ -96,9 +97,9 @@ class Present:
 
     __slots__ = (
         "_bucket_ns",
-        "_per_ns",
         "_slack",
         "after",
+        "begin",
         "bucket_end_ns",
         "depth",
         "end",
@@ -109,6 +110,7 @@ class Present:
         "locks_always",
         "next_raw_ns",
         "offset_ns",
+        "per_ns",
         "place_ns",
         "put",
         "take",
@@ -133,13 +135,14 @@ class Present:
         self.tick_ns = tick_ns
         self.offset_ns = offset_ns
         self.tick: Callable[[], float] = tick_ns if tick is None else tick
-        self._per_ns: float = 1 if tick is None else per_ns
+        self.per_ns: float = 1 if tick is None else per_ns
         # Far more than what a float leaves out of a reading, far less than a millisecond.
         self._slack = 0 if tick is None else SLACK_NS * per_ns
         self.find = find
         self.put = put
         self.locks_always = locks_always
         self.inbound: StatisticNode
+        self.begin: float = 0
         self.end: float = 0
         self.place_ns = 0
         self.bucket_end_ns = 0
@@ -195,7 +198,8 @@ class Present:
         if now_ns >= self.bucket_end_ns:
             self.bucket_end_ns = now_ns - now_ns % self._bucket_ns + self._bucket_ns
         self.next_raw_ns = raw_ns + (span_ns or 1)
-        self.after = self.next_raw_ns * self._per_ns - self._slack
+        self.begin = (raw_ns - inside_ns) * self.per_ns
+        self.after = self.next_raw_ns * self.per_ns - self._slack
 
     def read_ns(self) -> int:
         """The time of the epoch, read under the lock."""
@@ -207,5 +211,5 @@ class Present:
     def epoch_ns(self, ticked: float) -> int:
         """A reading of ``tick`` as nanoseconds since the epoch."""
         # A whole number is nanoseconds already, and too large for a float.
-        raw_ns = ticked if isinstance(ticked, int) else round(ticked / self._per_ns)
+        raw_ns = ticked if isinstance(ticked, int) else round(ticked / self.per_ns)
         return raw_ns + self.offset_ns

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from seckill.sentinel.clock import NANOSECONDS_PER_MS
-from seckill.sentinel.entry import _LONG_WAY, Entry, EntryState
+from seckill.sentinel.entry import Entry, EntryState
 from seckill.sentinel.errors import ErrorEntryFreeException
-from seckill.sentinel.words import EntryType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +22,6 @@ __all__ = ["end_together"]
 
 _PASSED = EntryState.PASSED
 _ENDED = EntryState.ENDED
-_IN = EntryType.IN
 
 
 def end_together(engine: Sentinel, entries: Sequence[Entry]) -> None:
@@ -79,19 +77,14 @@ def _end_ordinary(engine: Sentinel, entries: Sequence[Entry]) -> None:
 def _end(engine: Sentinel, entry: Entry, now_ns: int) -> None:
     """End one under the lock: the inner part of ``Entry._complete``."""
     try:
-        if entry._end == _LONG_WAY:  # noqa: SLF001
-            started_ns = entry.start_ns
-        else:
-            # Let in the short way: asking for what is not there yet would raise an error first.
-            started_ns = engine.lock.epoch_ns(entry._start)  # noqa: SLF001
-        rt_ms = now_ns // NANOSECONDS_PER_MS - started_ns // NANOSECONDS_PER_MS
+        rt_ms = now_ns // NANOSECONDS_PER_MS - entry.start_ns // NANOSECONDS_PER_MS
         cluster, count, failed = entry.cluster, entry.count, entry.error is not None
         cluster.add_complete(now_ns, count, rt_ms, failed=failed)
         if cluster.shared:
-            own = entry.node.own
+            own = entry.place.own
             if own is not None:
                 own.add_complete(now_ns, count, rt_ms, failed=failed)
-        if entry.entry_type is _IN:
+        if entry.inbound:
             engine.inbound.add_complete(now_ns, count, rt_ms, failed=failed)
         for told in cluster.on_exit:
             told(entry, now_ns)

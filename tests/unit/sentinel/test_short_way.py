@@ -14,8 +14,10 @@ from hypothesis import given, settings, strategies as st
 
 from seckill.sentinel import (
     AS_ORIGINAL,
+    BlockException,
     DegradeRule,
     Entry,
+    EntryState,
     EntryType,
     ErrorEntryFreeException,
     FlowRule,
@@ -24,6 +26,7 @@ from seckill.sentinel import (
     SystemRule,
     VirtualClock,
 )
+from seckill.sentinel.rule_set import RESOURCE_LENGTH_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -293,6 +296,87 @@ def test_what_was_given_to_a_call_is_not_kept_longer_than_it_lasts(bench: Bench)
     del goods
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("end", ["open", "ended", "failed"])
+def test_place_and_start_can_be_asked_for_at_any_time(bench: Bench, known: Any, end: Any) -> None:
+    if known:
+        assert bench.passes_one()
+    bench.clock.advance_ms(0.25)
+    entry = bench.sentinel.entry("r")
+    assert (entry.node, entry.start_ns) == (None, 0)
+    began_ns = bench.clock.now_ns()
+    assert entry.decide() is None
+    match end:
+        case "ended":
+            entry.exit()
+        case "failed":
+            entry.__exit__(ValueError, ValueError(), None)
+    bench.clock.advance_ms(7_000)
+    assert entry.start_ns == began_ns
+    assert entry.node is entry.context.nodes["r"]
+    assert entry.node is entry.place
+
+
+def test_place_and_start_of_a_call_that_was_not_let_in(bench: Bench) -> None:
+    bench.sentinel.flow.load([FlowRule(resource="r", count=0)])
+    entry = bench.sentinel.entry("r")
+    assert isinstance(entry.decide(), BlockException)
+    assert entry.node is entry.context.nodes["r"]
+    assert entry.start_ns == bench.clock.now_ns()
+
+
+@pytest.mark.parametrize("why", ["switched off", "one resource too many"])
+def test_a_call_let_in_unchecked_has_a_start_and_no_place(benches: Any, why: Any) -> None:
+    it = benches(settings=Settings(resource_count_max=1))
+    assert it.passes_one("first")
+    if why == "switched off":
+        it.sentinel.enabled = False
+    with it.sentinel.entry("r") as entry:
+        assert entry.state is EntryState.UNCHECKED
+        assert (entry.node, entry.start_ns) == (None, it.clock.now_ns())
+    assert (entry.node, entry.start_ns) == (None, it.clock.now_ns())
+
+
+def test_the_place_of_a_long_name_and_of_one_place_too_many(benches: Any) -> None:
+    it = benches(settings=Settings(node_count_max=2))
+    long = "r" * (RESOURCE_LENGTH_MAX + 1)
+    with it.sentinel.entry(long) as entry:
+        assert entry.node is entry.context.nodes[long[:-1]]
+    assert it.passes_one()
+    with it.sentinel.context("web"), it.sentinel.entry("r") as entry:
+        assert entry.node is it.sentinel.entrances["sentinel_default_context"].nodes["r"]
+
+
+def test_the_start_by_the_systems_clock_is_exact() -> None:
+    sentinel = Sentinel()
+    for _ in range(3):
+        before_ns = sentinel.clock.now_ns()
+        with sentinel.entry("r") as entry:
+            after_ns = sentinel.clock.now_ns()
+        # What a number with a point leaves out of a reading.
+        assert before_ns - 100 <= entry.start_ns <= after_ns + 100
+
+
+def test_a_call_begun_in_another_context_of_the_thread_ends_the_short_way_too(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if bench.sentinel.lock.locks_always:
+        pytest.skip("the short way is shut here")
+    assert bench.passes_one()
+    complete: list[str] = []
+    long = Entry._complete
+    monkeypatch.setattr(
+        Entry, "_complete", lambda self, error: (complete.append(self.name), long(self, error))
+    )
+    elsewhere = bench.enter()
+    elsewhere.exit()
+    assert complete == []
+    with bench.sentinel.entry("r") as around, bench.sentinel.entry("r", 1):
+        assert around.parent is around.context
+    assert complete == []
+    assert bench.sentinel.node("r").concurrency == 0
 
 
 async def test_tasks_begun_in_an_entry_that_has_ended_stand_alone(

@@ -278,7 +278,7 @@ def _node_chooser(
         return find_node(rule.ref_resource)
 
     def chained(entry: Entry) -> StatisticNode | None:
-        return entry.node.statistic if entry.context.name == rule.ref_resource else None
+        return entry.place.statistic if entry.context.name == rule.ref_resource else None
 
     choose: Callable[[Entry], StatisticNode | None]
     match rule.strategy:

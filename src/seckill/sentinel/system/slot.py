@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING
 from seckill.sentinel.errors import SystemBlockException
 from seckill.sentinel.settings import MS_PER_S, Difference
 from seckill.sentinel.slot import NO_LINKS, Links, SlotOrder
-from seckill.sentinel.words import EntryType
 
 if TYPE_CHECKING:
     from seckill.sentinel.entry import Entry
     from seckill.sentinel.node import ClusterNode
     from seckill.sentinel.system.manager import SystemRuleManager
-
-_IN = EntryType.IN
 
 
 class SystemSlot:
@@ -37,7 +34,7 @@ class SystemSlot:
 
     def check(self, entry: Entry, now_ns: int) -> SystemBlockException | None:
         """Refuse the call if one of the limits is reached, in the original's order."""
-        if entry.entry_type is not _IN:
+        if not entry.inbound:
             return None
         over = self._over(entry.count, now_ns)
         if over is None:
