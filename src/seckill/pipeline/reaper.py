@@ -11,7 +11,9 @@ Any number of reapers may run. Nothing is kept in memory between two runs, so a 
 killed anywhere leaves its work to the next one; a store that is away makes it late, never wrong.
 """
 
+import asyncio
 from collections.abc import Sequence
+from enum import Enum, auto
 from typing import Final, Protocol, assert_never
 
 import structlog
@@ -42,6 +44,9 @@ BATCH_MAX: Final = 250
 """Orders in one transaction: a few dozen milliseconds for whoever waits to write beside it."""
 BATCHES_A_RUN_MAX: Final = 40
 PAYMENTS_MAX: Final = 50
+REFUNDS_AT_ONCE_MAX: Final = 5
+REFUND_WAIT_S: Final = 8.0
+"""For one answer of the provider. Less than payments stay with the reaper that has taken them."""
 
 _LATE_LOOK_MS: Final = 200
 _LATE_PATIENCE_MS: Final = 600_000
@@ -49,6 +54,17 @@ _NEWS_PATIENCE_MS: Final = 600_000
 _RETRY_MS_MIN: Final = 1_000
 _RETRY_MS_MAX: Final = 300_000
 _REFUSED_RETRY_MS: Final = 3_600_000
+
+
+class _NoAnswer(ProviderAway):
+    """It neither did it nor said no, for as long as it is waited for."""
+
+
+class _End(Enum):
+    """How a look at one payment ended."""
+
+    NO_ANSWER = auto()
+    OTHER = auto()
 
 
 class LateUnits(Protocol):
@@ -145,32 +161,52 @@ class Reaper:
     async def finish_payments(self) -> int:
         """Do what is to be done for payments now; returns how many were looked at.
 
-        One that fails is tried again later, after a growing pause, and holds up no other.
+        One that fails is tried again later, after a growing pause, and holds up no other. One that
+        the provider does not answer holds up the other refunds for `REFUND_WAIT_S` at most.
 
         Raises:
             LedgerAway: the rest is found again.
         """
         due = await self._payments.claim(PAYMENTS_MAX)
+        # Late money needs nobody but us: it does not wait for a provider that is slow.
         for payment in due:
-            try:
-                await self._finish(payment)
-            except LedgerAway:
-                raise
-            except SeckillError as error:
-                # Looked at again at once when Redis is back: a buyer waits for the answer.
-                away = isinstance(error, StockUnavailable)
-                pause_ms = _RETRY_MS_MIN if away else _pause_ms(payment.tries)
-                if not isinstance(error, (StockUnavailable, ProviderAway)):
-                    pause_ms = _REFUSED_RETRY_MS
-                    _log.error(
-                        "a payment cannot be finished",
-                        payment_id=payment.payment_id,
-                        state=payment.state,
-                        error=str(error),
-                        advice="look at it at the provider; `seckill orders show` tells its order",
-                    )
-                await self._payments.postpone(payment.payment_id, pause_ms, str(error))
+            if payment.state is not PaymentState.REFUND_DUE:
+                await self._finish_or_postpone(payment)
+        refunds = [payment for payment in due if payment.state is PaymentState.REFUND_DUE]
+        for at in range(0, len(refunds), REFUNDS_AT_ONCE_MAX):
+            some = refunds[at : at + REFUNDS_AT_ONCE_MAX]
+            ends = await asyncio.gather(
+                *(self._finish_or_postpone(payment) for payment in some), return_exceptions=True
+            )
+            for end in ends:
+                if isinstance(end, BaseException):
+                    raise end
+            if _End.NO_ANSWER in ends and _End.OTHER not in ends:
+                break  # nor would there be one for the rest, which is due again in a moment
         return len(due)
+
+    async def _finish_or_postpone(self, payment: DuePayment) -> "_End":
+        """Do what is to be done for one payment now, or put it off."""
+        try:
+            await self._finish(payment)
+        except LedgerAway:
+            raise
+        except SeckillError as error:
+            # Looked at again at once when Redis is back: a buyer waits for the answer.
+            away = isinstance(error, StockUnavailable)
+            pause_ms = _RETRY_MS_MIN if away else _pause_ms(payment.tries)
+            if not isinstance(error, (StockUnavailable, ProviderAway)):
+                pause_ms = _REFUSED_RETRY_MS
+                _log.error(
+                    "a payment cannot be finished",
+                    payment_id=payment.payment_id,
+                    state=payment.state,
+                    error=str(error),
+                    advice="look at it at the provider; `seckill orders show` tells its order",
+                )
+            await self._payments.postpone(payment.payment_id, pause_ms, str(error))
+            return _End.NO_ANSWER if isinstance(error, _NoAnswer) else _End.OTHER
+        return _End.OTHER
 
     async def _finish(self, payment: DuePayment) -> None:
         match payment.state:
@@ -219,9 +255,12 @@ class Reaper:
             refund_id=payment.refund_id, payment_id=payment.payment_id, money=payment.money
         )
         try:
-            done = await self._provider.refund(request)
+            async with asyncio.timeout(REFUND_WAIT_S):
+                done = await self._provider.refund(request)
         except SeckillError:
             raise
+        except TimeoutError as error:
+            raise _NoAnswer("the payment provider gave no answer in time") from error
         except Exception as error:  # a provider is somebody else's program
             _log.exception("the payment provider met an error", payment_id=payment.payment_id)
             raise ProviderAway(f"{type(error).__name__}: {error}") from error

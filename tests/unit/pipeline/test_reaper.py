@@ -1,5 +1,6 @@
 """The reaper with a ledger, a stock and a provider in memory that fail as they are told."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from seckill.domain.ids import AttemptId, ReservationId, SaleId, UserId
 from seckill.domain.payment import Money, PaymentId, PaymentState
 from seckill.domain.reservation import BucketId
 from seckill.payment.errors import ProviderAway, ProviderRefused
+from seckill.pipeline import reaper
 from seckill.pipeline.errors import ExpiryFailed, LedgerAway
 from seckill.pipeline.ports import DuePayment, ExpiryLag, LateVerdict
 from seckill.pipeline.reaper import BATCH_MAX, BATCHES_A_RUN_MAX, Reaper
@@ -272,6 +274,54 @@ async def test_a_provider_that_fails_is_asked_again_and_holds_up_no_other(
     await world.reaper().finish_payments()
     assert [(name, pause) for name, pause, _ in world.shelf.postponed] == [(p, pause_ms)]
     assert world.counts.taken == [True]
+
+
+async def test_a_provider_that_never_answers_holds_up_no_late_money_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its program was to bound its own waiting, and does not."""
+    monkeypatch.setattr(reaper, "REFUND_WAIT_S", 0.05)
+    world = World()
+    backs = [world.shelf.add(PaymentState.REFUND_DUE, f"p{n}") for n in range(12)]
+    late = world.shelf.add(PaymentState.LATE, "p-late")
+    world.shelf.verdicts[late] = [LateVerdict.SETTLED]
+    world.provider.silent = True
+    async with asyncio.timeout(20):
+        await world.reaper().finish_payments()
+    assert world.counts.taken == [True]
+    # As many as are asked at once; the others are due again when their claim is over.
+    whys = {name: why for name, _, why in world.shelf.postponed}
+    assert list(whys) == backs[: reaper.REFUNDS_AT_ONCE_MAX]
+    assert set(whys.values()) == {"the payment provider gave no answer in time"}
+    assert world.shelf.done == []
+
+
+async def test_a_refund_that_is_not_answered_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reaper, "REFUND_WAIT_S", 0.05)
+    world = World()
+    backs = [world.shelf.add(PaymentState.REFUND_DUE, f"p{n}") for n in range(12)]
+    world.provider.silent_for = {backs[0]}
+    await world.reaper().finish_payments()
+    assert [name for name, _, _ in world.shelf.postponed] == backs[:1]
+    assert sorted(world.shelf.done) == sorted(backs[1:])
+
+
+async def test_a_ledger_that_is_away_while_refunds_are_made_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    for n in range(3):
+        world.shelf.add(PaymentState.REFUND_DUE, f"p{n}")
+
+    async def away(_payment_id: PaymentId) -> None:
+        raise LedgerAway("away")
+
+    monkeypatch.setattr(world.shelf, "refunded", away)
+    with pytest.raises(LedgerAway):
+        await world.reaper().finish_payments()
+    assert world.shelf.postponed == []
 
 
 async def test_without_a_provider_refunds_wait_and_say_why() -> None:
