@@ -27,11 +27,11 @@ from seckill.ledger import moves, statements
 from seckill.ledger.errors import WrongState
 from seckill.ledger.tables import orders
 
-pytestmark = pytest.mark.timeout(300 + ORDERS)
-
 ORDERS = int(os.environ.get("SECKILL_RACE_ORDERS", "60"))
 ROUNDS = int(os.environ.get("SECKILL_CHAOS_ROUNDS", "3"))
 SEED = int(os.environ.get("SECKILL_CHAOS_SEED", "20261201"))
+
+pytestmark = pytest.mark.timeout(300 + ORDERS)
 
 CALM = {200, 204, 409}
 
