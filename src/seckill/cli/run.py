@@ -9,6 +9,7 @@ import typer
 
 from seckill.cli.shared import DataDirOption, JSONOption, load, of_running_service, print_json
 from seckill.domain.errors import InvalidValue
+from seckill.runtime.lean_start import load_log_library
 
 if TYPE_CHECKING:
     from seckill.runtime.settings import Settings
@@ -52,6 +53,8 @@ def serve(
     from seckill.runtime.preparing import prepare_in_child  # noqa: PLC0415
     from seckill.runtime.settings import Settings  # noqa: PLC0415
     from seckill.runtime.setup_link import setup_hint, take_setup_link  # noqa: PLC0415
+
+    load_log_library()
     from seckill.runtime.supervise import (  # noqa: PLC0415
         RunReport,
         Supervisor,

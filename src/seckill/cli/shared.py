@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from seckill.runtime.lean_start import load_log_library
+
 if TYPE_CHECKING:
     from seckill.runtime.bootstrap import Stores
     from seckill.runtime.settings import LoadedSettings
@@ -84,10 +86,12 @@ def of_running_service(data_dir: Path | None) -> "LoadedSettings":
 
 def with_stores(data_dir: Path | None, work: "Callable[[Stores], Coroutine[Any, Any, T]]") -> T:
     """Run work on the stores of the running service."""
+    settings = of_running_service(data_dir).settings
+    # Only now: whoever is told that no service runs need not wait for the stores' libraries.
+    load_log_library()
     from seckill.runtime.bootstrap import open_stores  # noqa: PLC0415
     from seckill.runtime.logs import configure_logging  # noqa: PLC0415
 
-    settings = of_running_service(data_dir).settings
     configure_logging(level="error", log_format="console", role="command", slot=0)
 
     async def run() -> T:

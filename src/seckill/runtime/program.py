@@ -13,6 +13,7 @@ from typing import Final
 from seckill.domain.errors import InvalidValue, SeckillError
 from seckill.runtime.errors import SettingsInvalid
 from seckill.runtime.gc_tuning import bound_collections
+from seckill.runtime.lean_start import load_log_library
 
 __all__ = ["exit_code", "main", "program_command"]
 
@@ -45,6 +46,7 @@ def main(words: Sequence[str]) -> None:
 
 def _run(role: str, slot: int, *, demo: bool) -> None:
     # Each role loads what it needs, and no more.
+    load_log_library()
     from seckill.runtime.settings import load_settings  # noqa: PLC0415
 
     settings = load_settings().settings

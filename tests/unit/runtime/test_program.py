@@ -24,6 +24,24 @@ def test_a_program_starts_without_what_it_does_not_need(module: str) -> None:
     assert not _NOT_LOADED[module] & set(json.loads(loaded.stdout))
 
 
+@pytest.mark.parametrize("start", ["program", "command"])
+def test_a_log_without_colours_loads_nothing_for_them_and_a_command_still_may(start: str) -> None:
+    """By far the most of it is the library's own, which would come along unasked."""
+    asked = f"""
+import sys
+from seckill.runtime.lean_start import load_log_library
+load_log_library()
+assert "structlog" in sys.modules
+assert "rich" not in sys.modules
+if {start!r} == "program":
+    import seckill.runtime.roles
+    assert "rich" not in sys.modules
+else:
+    import rich.progress
+"""
+    subprocess.run([sys.executable, "-c", asked], check=True)
+
+
 @pytest.mark.parametrize("words", [["nobody", "0"], ["web", "256"]])
 def test_a_program_that_is_asked_for_wrongly_says_so_in_one_sentence(words: list[str]) -> None:
     command = [sys.executable, "-m", "seckill.runtime.program", *words]
