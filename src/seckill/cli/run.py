@@ -47,6 +47,7 @@ def serve(
     Ctrl-C ends it cleanly; the next start goes on with the same data. Every other setting, its
     bounds and its default: `seckill settings` and docs/reference/settings.md.
     """
+    load_log_library()
     from seckill import __version__  # noqa: PLC0415
     from seckill.runtime.demo_hint import demo_hint, own_command  # noqa: PLC0415
     from seckill.runtime.logs import configure_logging  # noqa: PLC0415
@@ -54,7 +55,6 @@ def serve(
     from seckill.runtime.settings import Settings  # noqa: PLC0415
     from seckill.runtime.setup_link import setup_hint, take_setup_link  # noqa: PLC0415
 
-    load_log_library()
     from seckill.runtime.supervise import (  # noqa: PLC0415
         RunReport,
         Supervisor,
