@@ -54,7 +54,6 @@ def serve(
     from seckill.runtime.preparing import prepare_in_child  # noqa: PLC0415
     from seckill.runtime.settings import Settings  # noqa: PLC0415
     from seckill.runtime.setup_link import setup_hint, take_setup_link  # noqa: PLC0415
-
     from seckill.runtime.supervise import (  # noqa: PLC0415
         RunReport,
         Supervisor,
