@@ -43,7 +43,7 @@ class Shop:
         await stores.fence.keep()
 
     def ask(self, method: str, path: str, user: str) -> tuple[int, dict[str, Any]]:
-        connection = http.client.HTTPConnection(self.service.bind, timeout=10)
+        connection = http.client.HTTPConnection(self.service.bind, timeout=60)
         try:
             connection.request(method, path, headers={"X-User-Id": user})
             answer = connection.getresponse()

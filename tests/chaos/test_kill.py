@@ -64,7 +64,7 @@ def test_supervisor_killed(tmp_path: Path) -> None:
         def disturb(_luck: random.Random) -> None:
             orphans = service.pids("web") + service.pids("worker")
             service.kill_supervisor()
-            wait_until("the children are gone", lambda: not any(map(_alive, orphans)), 10)
+            wait_until("the children are gone", lambda: not any(map(_alive, orphans)), 60)
             service.start()
 
         all_rounds(service, disturb)

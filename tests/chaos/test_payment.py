@@ -79,7 +79,7 @@ def _post(service: SeckillService, path: str) -> tuple[int, Any]:
     while True:
         request = urllib.request.Request(service.url + path, method="POST")  # noqa: S310  -- our own
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310  -- as above
+            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310  -- as above
                 body = answer.read()
                 return answer.status, json.loads(body) if body[:1] == b"{" else None
         except urllib.error.HTTPError as error:

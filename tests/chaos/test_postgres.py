@@ -423,7 +423,7 @@ async def test_a_slow_database_holds_up_nobody_who_buys_and_streams_cost_no_conn
         await until(buyers.last_is_written, 30)
         # The streams are all still there and hold no connection; nobody else does either.
         assert not any(stream.reader.at_eof() for stream in streams)
-        await until(at_rest, 10)
+        await until(at_rest, 60)
         for stream in streams:
             stream.writer.close()
 

@@ -79,7 +79,7 @@ def command(service: SeckillService, name: str, **parameters: str) -> str:
         f"http://{port_file.read_text()}/{name}",
         data=urllib.parse.urlencode(parameters).encode() or None,
     )
-    with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
         return str(answer.read().decode())
 
 
@@ -112,7 +112,7 @@ def obeyed(service: SeckillService, status: int) -> float:
 
 
 def metric(service: SeckillService, name: str) -> float:
-    with urllib.request.urlopen(f"{service.url}/metrics", timeout=10) as answer:  # noqa: S310
+    with urllib.request.urlopen(f"{service.url}/metrics", timeout=60) as answer:  # noqa: S310
         page = answer.read().decode()
     found = re.search(rf"^{re.escape(name)} (\S+)$", page, re.MULTILINE)
     return float(found[1]) if found else 0.0

@@ -20,7 +20,7 @@ def buy(service: SeckillService, user: str) -> str:
     found: dict[str, Any] = {}
 
     def admitted() -> bool:
-        connection = http.client.HTTPConnection(service.bind, timeout=10)
+        connection = http.client.HTTPConnection(service.bind, timeout=60)
         try:
             connection.request("POST", "/seckill/tea", headers={"X-User-Id": user})
             answer = connection.getresponse()

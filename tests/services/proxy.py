@@ -49,7 +49,7 @@ class TCPProxy:
         self.thaw()
         self.cut()
         await self._server.wait_closed()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while self._writers:
                 await asyncio.sleep(0.005)
 

@@ -18,7 +18,7 @@ from seckill.runtime.settings_report import with_run_settings
 __all__ = ["SeckillService", "wait_until"]
 
 
-def wait_until(what: str, holds: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def wait_until(what: str, holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Wait for a condition of another process; fail with its name when it does not come."""
     deadline = time.monotonic() + timeout_s
     while not holds():

@@ -69,7 +69,7 @@ BUCKET = BucketId(SaleId(1), 0)
 ID_KEY = bytes(range(16))
 
 
-async def until(condition: Callable[[], Awaitable[bool] | bool], within_s: float = 30) -> None:
+async def until(condition: Callable[[], Awaitable[bool] | bool], within_s: float = 60) -> None:
     """Wait until a condition holds; fail when it does not in time."""
     deadline = time.monotonic() + within_s
     while True:

@@ -193,7 +193,7 @@ async def open_bucket(redis: Redis, keys: Keys, sale: Sale) -> BucketId:
 
 
 async def receive_until(
-    channel: OrderChannel, events: int, within_s: float = 20
+    channel: OrderChannel, events: int, within_s: float = 60
 ) -> list[Any]:  # fmt: skip
     """Receive and acknowledge until so many different events have come."""
     found: list[Any] = []
@@ -206,7 +206,7 @@ async def receive_until(
     return found
 
 
-async def letters_of(way: Way, count: int, within_s: float = 20) -> list[DeadLetter]:
+async def letters_of(way: Way, count: int, within_s: float = 60) -> list[DeadLetter]:
     """The dead letters, once there are so many."""
     async with asyncio.timeout(within_s):
         while len(found := await way.shelves().letters()) < count:

@@ -27,7 +27,7 @@ async def admit(way: Way, *entries: dict[Any, Any]) -> None:
 
 async def receive_some(channel: OrderChannel, deliveries_max: int = 64) -> list[Any]:
     """The next deliveries, whenever they come."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             if deliveries := await channel.receive(deliveries_max, 100):
                 return list(deliveries)
@@ -162,14 +162,14 @@ async def test_a_dead_letter_can_be_replayed_after_a_fix_and_is_then_gone(way: W
     channel = await way.channel()
     worker = OrderWorker(channel=channel, ledger=ledger, observer=Counts())
     shelves = way.shelves()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await shelves.letters():
             await worker.step()
     (letter,) = await shelves.letters()
     ledger.refuses = lambda _event: False
     await shelves.replay(letter.name)
     assert await shelves.letters() == []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while sorted(seqs(ledger.events)) != [1, 2]:
             await way.carry()
             await worker.step()
@@ -180,7 +180,7 @@ async def test_a_dead_letter_can_be_replayed_after_a_fix_and_is_then_gone(way: W
 async def test_a_dead_letter_can_be_discarded(way: Way) -> None:
     await way.spoil(b"nonsense")
     channel = await way.channel()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (letters := await way.shelves().letters()):
             await channel.receive(64, 50)
     await way.shelves().discard(letters[0].name)

@@ -312,7 +312,7 @@ async def test_a_follower_that_runs_needs_no_looking(place: Place) -> None:
     following = asyncio.create_task(RuleFollower(second, place.store(), interval_s=0.01).run())
     try:
         first.load_rules("flow", flow(50))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while second.dump_rules("flow") != first.dump_rules("flow"):
                 await asyncio.sleep(0.005)
     finally:

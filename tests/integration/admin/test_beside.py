@@ -43,7 +43,7 @@ async def test_one_at_a_time_and_what_takes_too_long_is_ended(nowhere: Settings)
 
 async def test_a_web_process_that_ends_takes_the_command_with_it(nowhere: Settings) -> None:
     task = asyncio.create_task(Beside(nowhere).run("audit", "--json"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not any("audit" in command for command in _children()):
             await asyncio.sleep(0.005)
     task.cancel()

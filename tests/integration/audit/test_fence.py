@@ -182,7 +182,7 @@ async def test_a_ledger_from_a_backup_is_noticed_and_the_sale_is_closed_and_not_
     assert Kind.LEDGER_OLDER in await service.findings()
     await service.buy(["c"])
     verdicts = [(await service.keeper.keep())[service.bucket_id]]
-    await until(lambda: _kept(service, verdicts), within_s=10)
+    await until(lambda: _kept(service, verdicts), within_s=60)
     assert (await service.buckets.look(service.bucket_id)).status is Status.FENCED_OFF
     assert await service.buy(["d"]) == [], "nobody is admitted any more"
     assert (await service.keeper.keep())[service.bucket_id] is Verdict.NEEDS_OPERATOR

@@ -113,7 +113,7 @@ async def test_an_order_goes_all_the_way(
         async def all_is_committed() -> bool:
             return await way.under_way.pending() == 0
 
-        await until(all_is_committed, 20)
+        await until(all_is_committed, 60)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def programs(web: str = WEB, worker: str = WORKER) -> Callable[[str, int], list[
     return command
 
 
-async def until(condition: Callable[[], object], *, within_s: float = 20.0) -> None:
+async def until(condition: Callable[[], object], *, within_s: float = 60.0) -> None:
     """Wait for a condition, by looking."""
     end = time.monotonic() + within_s
     while not condition():
@@ -141,7 +141,7 @@ async def running(loaded: LoadedSettings, **parts: object) -> AsyncIterator[Run]
         yield run
     finally:
         run.supervisor.stop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await run.task
 
 
@@ -238,7 +238,7 @@ async def test_a_stop_that_comes_in_the_middle_of_the_start_is_obeyed(
         await asyncio.Event().wait()
 
     run = Run(make_settings(), prepare=prepare)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await preparing.wait()
         run.supervisor.stop()
         await run.task
@@ -448,7 +448,7 @@ async def test_a_second_stop_does_not_wait_for_the_grace(make_settings: Settings
     async with running(loaded, command=programs(IGNORES_SIGTERM, IGNORES_SIGTERM)) as run:
         run.supervisor.stop()
         run.supervisor.stop()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await run.task
 
 

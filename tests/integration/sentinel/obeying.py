@@ -18,7 +18,7 @@ from seckill.sentinel.stores import FileRuleStore, LayeredRuleStore
 def main() -> None:
     url, namespace, folder = sys.argv[1:]
     with redis.Redis.from_url(
-        url, protocol=2, socket_timeout=2, socket_connect_timeout=2, retry=Retry(NoBackoff(), 0)
+        url, protocol=2, socket_timeout=30, socket_connect_timeout=30, retry=Retry(NoBackoff(), 0)
     ) as client:
         files = FileRuleStore(Path(folder))
         store = LayeredRuleStore(RedisRuleStore(client, namespace=namespace), files)

@@ -28,7 +28,7 @@ STALL_S = 0.05
 
 def connect(url: str) -> Redis:
     return Redis.from_url(
-        url, protocol=2, socket_timeout=5, socket_connect_timeout=5, retry=Retry(NoBackoff(), 0)
+        url, protocol=2, socket_timeout=30, socket_connect_timeout=30, retry=Retry(NoBackoff(), 0)
     )
 
 

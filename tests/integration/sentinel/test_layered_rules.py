@@ -47,7 +47,7 @@ def client(own_redis: RedisServer) -> Iterator[redis_sync.Redis]:
 
 def connect(url: str) -> redis_sync.Redis:
     return redis_sync.Redis.from_url(
-        url, protocol=2, socket_timeout=2, socket_connect_timeout=2, retry=Retry(NoBackoff(), 0)
+        url, protocol=2, socket_timeout=30, socket_connect_timeout=30, retry=Retry(NoBackoff(), 0)
     )
 
 

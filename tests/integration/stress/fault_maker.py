@@ -267,6 +267,6 @@ async def serving(shop: Shop) -> AsyncIterator[str]:
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         # Python 3.12 waits for the connections at the end; the generator must have closed its own.
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while shop.open_connections:
                 await asyncio.sleep(0.01)

@@ -62,7 +62,7 @@ class Client:
         return int(first.split(" ")[1]), headers
 
     async def reply(self, *, to_head: bool = False) -> Reply:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             status, headers = await self.head()
             body = b""
             if not to_head and status != 204:
@@ -80,7 +80,7 @@ class Client:
         return data
 
     async def closed(self) -> bool:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return await self.reader.read(1) == b""
 
 

@@ -188,7 +188,7 @@ class Stream:
 
     async def block(self) -> str | None:
         """The next event or comment; None at the end."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while b"\n\n" not in self.rest:
                 chunk = await self.client.chunk()
                 if not chunk:

@@ -19,7 +19,7 @@ from seckill.pipeline.ports import UnderWayLetter
 
 __all__ = ["TopicUnderWay"]
 
-_ASK_S: Final = 2.0
+_ASK_S: Final = 10.0
 _POLL_S: Final = 0.1
 
 
