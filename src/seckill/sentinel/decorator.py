@@ -1,8 +1,11 @@
 """Functions as resources: what ``@SentinelResource`` is in Java.
 
 ``@sentinel_resource(sentinel, "name", block_handler=..., fallback=...)`` puts an entry around every
-call of a function or a coroutine function. Its positional arguments are the entry's args, so
-hot-parameter rules can look at them.
+call of a function or a coroutine function. The values of its positional parameters are the entry's
+args, so hot-parameter rules can look at them: however they were given, and also if they were left
+out, because a default value is a value as any other.
+
+Source: SentinelResourceAspect of sentinel-annotation-aspectj 1.8.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _BOUND_NAMES = frozenset({"self", "cls"})
+_POSITIONAL = frozenset(
+    {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+)
 
 
 def sentinel_resource(
@@ -42,11 +48,13 @@ def sentinel_resource(
         name: of the resource; default the function's module and qualified name.
         entry_type: which way the traffic flows.
         resource_type: what it stands for.
-        block_handler: called in place of the function when the call is refused, with the same
-            arguments and the ``BlockException`` behind them. Without one ``fallback`` is asked,
-            else it is raised.
-        fallback: called when the function raised, with the same arguments and the exception behind
-            them. Also for refusals, if there is no ``block_handler``.
+        block_handler: called in place of the function when the call is refused, or when a refusal
+            of something inside it comes out of it. It has the function's parameters, and the
+            ``BlockException`` behind the positional ones: these are always all given to it, by
+            position, and those by keyword only if the caller gave them. Without one ``fallback`` is
+            asked, else it is raised.
+        fallback: called in the same way when the function raised, with the exception. Also for
+            refusals, if there is no ``block_handler``.
         exceptions_to_ignore: neither counted as failures nor given to ``fallback``.
 
     Returns:
@@ -109,6 +117,8 @@ class _Guard:
         self._fallback = fallback
         self._ignored = ignored
         self._signature = inspect.signature(function)
+        parameters = self._signature.parameters.values()
+        self._positional_count = sum(one.kind in _POSITIONAL for one in parameters)
         first = next(iter(self._signature.parameters), "")
         # What a method is bound to is no argument that a rule could mean.
         self._skipped = 1 if first in _BOUND_NAMES else 0
@@ -116,23 +126,26 @@ class _Guard:
     def call(
         self, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
     ) -> object:
+        values, named = self._in_order(args, kwargs)
         entry = self._sentinel.try_entry(
             self._name,
-            *self._values(args, kwargs),
+            *values[self._skipped :],
             entry_type=self._entry_type,
             resource_type=self._resource_type,
         )
         if isinstance(entry, BlockException):
-            return self._refused(entry, args, kwargs)
+            return self._refused(entry, values, named)
         try:
             return function(*args, **kwargs)
+        except BlockException as block:
+            return self._refused(block, values, named)
         except BaseException as error:
             if not self._to_be_handled(error):
                 raise
             entry.set_error(error)
             if self._fallback is None or not isinstance(error, Exception):
                 raise
-            return self._fallback(*args, error, **kwargs)
+            return self._fallback(*values, error, **named)
         finally:
             entry.exit()
 
@@ -142,48 +155,53 @@ class _Guard:
         args: tuple[object, ...],
         kwargs: dict[str, object],
     ) -> object:
+        values, named = self._in_order(args, kwargs)
         entry = await self._sentinel.try_entry_async(
             self._name,
-            *self._values(args, kwargs),
+            *values[self._skipped :],
             entry_type=self._entry_type,
             resource_type=self._resource_type,
         )
         if isinstance(entry, BlockException):
-            return await _finished(self._refused(entry, args, kwargs))
+            return await _finished(self._refused(entry, values, named))
         try:
             return await function(*args, **kwargs)
+        except BlockException as block:
+            return await _finished(self._refused(block, values, named))
         except BaseException as error:
             if not self._to_be_handled(error):
                 raise
             entry.set_error(error)
             if self._fallback is None or not isinstance(error, Exception):
                 raise
-            return await _finished(self._fallback(*args, error, **kwargs))
+            return await _finished(self._fallback(*values, error, **named))
         finally:
             entry.exit()
 
     def _to_be_handled(self, error: BaseException) -> bool:
-        return not isinstance(error, (*self._ignored, BlockException))
+        return not isinstance(error, self._ignored)
 
     def _refused(
-        self, block: BlockException, args: tuple[object, ...], kwargs: dict[str, object]
+        self, block: BlockException, values: tuple[object, ...], named: dict[str, object]
     ) -> object:
         handler = self._block_handler or self._fallback
         if handler is None:
             raise block
-        return handler(*args, block, **kwargs)
+        return handler(*values, block, **named)
 
-    def _values(self, args: tuple[object, ...], kwargs: dict[str, object]) -> tuple[object, ...]:
-        """The arguments in the order of the signature, however they were given."""
-        if kwargs:
-            try:
-                bound = self._signature.bind(*args, **kwargs)
-            except TypeError:
-                # The function itself will say so, and better.
-                return args[self._skipped :]
-            bound.apply_defaults()
-            args = bound.args
-        return args[self._skipped :]
+    def _in_order(
+        self, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        """The values of all positional parameters, in their order, and the others by name."""
+        if not kwargs and len(args) >= self._positional_count:
+            return args, kwargs
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError:
+            # The function itself will say so, and better.
+            return args, kwargs
+        bound.apply_defaults()
+        return bound.args, {name: kwargs[name] for name in bound.kwargs if name in kwargs}
 
 
 async def _finished(outcome: object) -> object:

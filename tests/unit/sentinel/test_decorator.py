@@ -75,6 +75,8 @@ def test_rules_see_the_arguments_however_they_are_given(bench: Bench) -> None:
     shop = Shop()
     assert shop.buy("a", 5) == 5
     for call in (
+        lambda: shop.buy("b"),
+        lambda: shop.buy(user="b"),
         lambda: shop.buy("b", 5),
         lambda: shop.buy("b", goods=5),
         lambda: shop.buy(user="c", goods=5),
@@ -82,6 +84,80 @@ def test_rules_see_the_arguments_however_they_are_given(bench: Bench) -> None:
         with pytest.raises(ParamFlowException):
             call()
     assert shop.buy("b", 6) == 6
+
+
+@pytest.mark.parametrize("why", ["refused", "failed"])
+async def test_handlers_get_every_value_in_its_place_however_it_was_given(
+    bench: Bench, why: Any
+) -> None:
+    if why == "refused":
+        bench.sentinel.flow.load([FlowRule(resource=name, count=0) for name in ("buy", "wait")])
+
+    def instead(*args: Any, **kwargs: Any) -> Any:
+        *values, error = args
+        assert isinstance(error, FlowException if why == "refused" else ValueError)
+        return (values, kwargs)
+
+    @bench.sentinel.resource("buy", block_handler=instead, fallback=instead)
+    def buy(goods: int, quantity: int = 1, *, user: str = "", **more: Any) -> Any:
+        raise ValueError
+
+    @bench.sentinel.resource("wait", block_handler=instead, fallback=instead)
+    async def wait(goods: int, quantity: int = 1, *, user: str = "", **more: Any) -> Any:
+        raise ValueError
+
+    for function in (buy, wait):
+        for values, named in (
+            ((7,), {}),
+            ((), {"goods": 7}),
+            ((7, 1), {}),
+            ((), {"quantity": 1, "goods": 7}),
+            ((7,), {"quantity": 1}),
+        ):
+            for more in ({}, {"user": "a"}, {"user": "a", "colour": "red"}):
+                answer = function(*values, **named, **more)
+                if function is wait:
+                    answer = await answer
+                assert answer == ([7, 1], more)
+
+
+async def test_a_refusal_from_inside_goes_to_the_handler_and_is_no_failure(bench: Bench) -> None:
+    bench.sentinel.flow.load([FlowRule(resource="stock", count=0)])
+
+    def look() -> None:
+        with bench.sentinel.entry("stock"):
+            pytest.fail("must not run")
+
+    @bench.sentinel.resource("buy", block_handler=lambda block: block.resource)
+    def buy() -> Any:
+        look()
+
+    @bench.sentinel.resource("buy", fallback=lambda block: block.resource)
+    async def buy_later() -> Any:
+        look()
+
+    @bench.sentinel.resource("buy")
+    def buy_bare() -> Any:
+        look()
+
+    assert buy() == "stock"
+    assert await buy_later() == "stock"
+    with pytest.raises(FlowException):
+        buy_bare()
+    node = bench.sentinel.node("buy")
+    assert (node.window_exceptions, node.window_success, node.concurrency) == (0, 3, 0)
+
+
+def test_arguments_that_a_function_cannot_take_are_its_own_to_refuse(bench: Bench) -> None:
+    @bench.sentinel.resource("buy")
+    def buy(goods: int) -> int:
+        return goods
+
+    with pytest.raises(TypeError, match=r"buy\(\) missing"):
+        buy()  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        buy(7, colour="red")  # type: ignore[call-arg]
+    assert bench.sentinel.node("buy").concurrency == 0
 
 
 async def test_coroutine_functions(bench: Bench) -> None:
