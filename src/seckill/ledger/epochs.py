@@ -561,17 +561,25 @@ async def _locked_epochs(
     return rows
 
 
+_LAST_WRITTEN: Final = select(
+    *(
+        select(func.max(table.c.seq))
+        .where(
+            table.c.sale_id == bindparam("sale_id"),
+            table.c.bucket == bindparam("bucket"),
+            table.c.epoch == bindparam("epoch"),
+        )
+        .scalar_subquery()
+        for table in (orders, bucket_events, collisions)
+    )
+)
+
+
 async def last_written(connection: AsyncConnection, bucket_id: BucketId, epoch: int) -> int:
     """The highest seq of an epoch that any book has; 0 for none."""
-    known = 0
-    for table in (orders, bucket_events, collisions):
-        seq = await connection.scalar(
-            select(func.max(table.c.seq)).where(
-                statements.in_bucket(table, bucket_id), table.c.epoch == epoch
-            )
-        )
-        known = max(known, seq or 0)
-    return known
+    of_epoch = {"sale_id": bucket_id.sale_id, "bucket": bucket_id.bucket, "epoch": epoch}
+    seqs = (await connection.execute(_LAST_WRITTEN, of_epoch)).one()
+    return max(seq or 0 for seq in seqs)
 
 
 async def _last_confirmed(connection: AsyncConnection, bucket_id: BucketId, epoch: int) -> int:
