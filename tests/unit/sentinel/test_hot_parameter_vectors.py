@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -157,6 +158,14 @@ def test_values_that_cannot_be_hashed_or_are_very_long(bench: Bench) -> None:
     bench.sentinel.param_flow.load([ParamFlowRule(resource="r", param_idx=0, count=1)])
     for value in ({"a": 1}, "x" * 100_000, b"y" * 100_000):
         assert passes(bench, 2, value) == 1
+    assert bench.sentinel.alarms.internal_errors == 0
+
+
+@pytest.mark.parametrize("kind", [float, Decimal])
+def test_what_is_no_number_is_one_value_and_no_way_around_the_rule(bench: Bench, kind: Any) -> None:
+    bench.sentinel.param_flow.load([ParamFlowRule(resource="r", param_idx=0, count=2)])
+    assert sum(passes(bench, 1, kind("nan")) for _ in range(5)) == 2
+    assert passes(bench, 3, kind("1.5")) == 2
     assert bench.sentinel.alarms.internal_errors == 0
 
 

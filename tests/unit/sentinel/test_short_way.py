@@ -319,6 +319,18 @@ def test_place_and_start_can_be_asked_for_at_any_time(bench: Bench, known: Any, 
     assert entry.node is entry.place
 
 
+def test_ending_out_of_turn_is_told_on_the_short_way_too(bench: Bench) -> None:
+    assert bench.passes_one()
+    outer, inner = bench.sentinel.entry("r"), bench.sentinel.entry("r")
+    assert outer.decide() is None
+    assert inner.decide() is None
+    with pytest.raises(ErrorEntryFreeException, match="1 inside it"):
+        outer.exit()
+    assert inner.state is EntryState.ENDED
+    node = bench.sentinel.node("r")
+    assert (node.concurrency, node.window_success) == (0, 3)
+
+
 def test_place_and_start_of_a_call_that_was_not_let_in(bench: Bench) -> None:
     bench.sentinel.flow.load([FlowRule(resource="r", count=0)])
     entry = bench.sentinel.entry("r")
@@ -359,7 +371,7 @@ def test_the_start_by_the_systems_clock_is_exact() -> None:
         assert before_ns - 100 <= entry.start_ns <= after_ns + 100
 
 
-def test_a_call_begun_in_another_context_of_the_thread_ends_the_short_way_too(
+def test_calls_of_another_context_and_calls_inside_another_end_the_short_way_too(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if bench.sentinel.lock.locks_always:
@@ -373,7 +385,9 @@ def test_a_call_begun_in_another_context_of_the_thread_ends_the_short_way_too(
     elsewhere = bench.enter()
     elsewhere.exit()
     assert complete == []
-    with bench.sentinel.entry("r") as around, bench.sentinel.entry("r", 1):
+    for args in ((), (1,)):
+        with bench.sentinel.entry("r") as around, bench.sentinel.entry("r", *args) as inside:
+            assert inside.parent is around
         assert around.parent is around.context
     assert complete == []
     assert bench.sentinel.node("r").concurrency == 0

@@ -36,10 +36,11 @@ def key_of(value: object) -> Hashable:
     """The key under which a value is counted.
 
     Python takes ``True`` for 1, so truth values are counted under their own words; what cannot be
-    hashed and what is very long is counted by a digest of its text.
+    hashed, what is very long and what is not even equal to itself (every NaN would be a new value
+    to Python, with a threshold of its own) is counted by a digest of its text.
     """
     kind = type(value)
-    if kind is int or kind is float:
+    if kind is int:
         return value
     if kind is str:
         text: str = value  # type: ignore[assignment]  # its type was just asked
@@ -52,7 +53,7 @@ def key_of(value: object) -> Hashable:
         return _digest(repr(value))
     if isinstance(value, bytes | str) and len(value) > KEY_LENGTH_MAX:
         return _digest(repr(value))
-    return value
+    return value if value == value else _digest(repr(value))  # noqa: PLR0124  see above
 
 
 def _digest(text: str) -> Hashable:
