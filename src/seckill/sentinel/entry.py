@@ -74,9 +74,7 @@ class Entry:
         args: what hot-parameter rules look at.
         count: units this one call acquires.
         inbound: whether the traffic comes from outside.
-        prioritized: whether it may borrow from the next moment.
         state: how far it has come.
-        error: the exception that the call ended with, so far as known.
         parent: the entry, or else the context, it was made in. Set once it is decided on.
         context: the context it was made in. Set once it is decided on.
         cluster: the counters of the resource. Set once it is decided on, but for one let in
@@ -87,19 +85,19 @@ class Entry:
     __slots__ = (
         "_alone",
         "_burden",
+        "_error",
         "_present",
+        "_prioritized",
+        "_resource_type",
         "_rest",
         "_start",
         "args",
         "cluster",
         "context",
         "count",
-        "error",
         "inbound",
         "name",
         "parent",
-        "prioritized",
-        "resource_type",
         "state",
     )
 
@@ -107,17 +105,18 @@ class Entry:
     cluster: ClusterNode
     context: Context
     count: int
-    error: BaseException | None
     inbound: bool
     name: str
     parent: Context | Entry
-    prioritized: bool
-    resource_type: int
     state: EntryState
     # Whether it is the only one open where it is, with nothing to be forgotten at its end: then its
     # end need not look around.
     _alone: bool
     _burden: _Burden | None
+    # These three are there only where they are not as usual.
+    _error: BaseException
+    _prioritized: bool
+    _resource_type: int
     _present: Present
     _rest: tuple[Callable[[Entry, int], BlockException | int | None], ...]
     # When it was decided on, as ``Present.tick`` counts.
@@ -157,11 +156,13 @@ class Entry:
         now = tick()
         if now >= present.end:
             present.turn()
-        # One step to all other threads from here, see ``present.py``: no calls, no loops.
+            if now >= present.end:
+                return self._enter_long(waits)
+        # One step to all other threads from the last comparison with ``end`` on, see
+        # ``present.py``: no calls, no loops.
         passed = cluster.passed + self.count
-        if now >= present.end or passed > cluster.ceiling:
+        if passed > cluster.ceiling:
             return self._enter_long(waits)
-        inbound = None
         if self.inbound:
             inbound = present.inbound
             if inbound.bucket_end_ns is not present.bucket_end_ns or inbound.places is not None:
@@ -182,7 +183,7 @@ class Entry:
             cluster.place_ns = place_ns
         cluster.passed = passed
         cluster.concurrency += 1
-        if inbound is not None:
+        if self.inbound:
             inbound.passed += self.count
             inbound.concurrency += 1
         self.cluster = cluster
@@ -377,8 +378,9 @@ class Entry:
             now = tick()
             # One step to all other threads from here, see ``present.py``: no calls, no loops.
             cluster = self.cluster
-            # Ends in the millisecond that it began in, so the bucket is the same as well.
-            if self._start >= present.begin and now < present.end and cluster.ceiling >= 0:
+            # Ends in the millisecond that it began in, so the bucket is the same as well; and no
+            # resource has got somebody since who wants to hear of ends, see ``begin``.
+            if self._start >= present.begin and now < present.end:
                 cluster.window_success += self.count
                 cluster.concurrency -= 1
                 if cluster.bucket_min_rt_ms:
@@ -399,7 +401,12 @@ class Entry:
         self._complete(error)
 
     def _is_innermost_and_simple(self) -> bool:
-        return self.error is None and self._burden is None and self._present.find() is self
+        return (
+            self.error is None
+            and self._burden is None
+            and self.cluster.ceiling >= 0
+            and self._present.find() is self
+        )
 
     def _complete(self, error: BaseException | None) -> None:  # noqa: C901, PLR0912  as above
         """End the call the long way."""
@@ -472,7 +479,7 @@ class Entry:
         if not isinstance(error, Exception):
             self._abandon_probes()
         elif not isinstance(error, BlockException) and self.engine.traces(error):
-            self.error = error
+            self._error = error
             self._alone = False
 
     # For slots.
@@ -486,6 +493,21 @@ class Entry:
     def entry_type(self) -> EntryType:
         """Which way the traffic flows."""
         return _IN if self.inbound else _OUT
+
+    @property
+    def resource_type(self) -> int:
+        """What the resource stands for."""
+        return getattr(self, "_resource_type", _COMMON)
+
+    @property
+    def prioritized(self) -> bool:
+        """Whether it may borrow from the next moment."""
+        return getattr(self, "_prioritized", False)
+
+    @property
+    def error(self) -> BaseException | None:
+        """The exception that the call ended with, so far as known."""
+        return getattr(self, "_error", None)
 
     # Found when somebody asks, because the usual call is done before anybody could.
 
@@ -629,10 +651,7 @@ def entry_maker(present: Present) -> Callable[..., Entry]:
         made.args = args
         made.count = 1
         made.inbound = False
-        made.resource_type = _COMMON
-        made.prioritized = False
         made.state = _NEW
-        made.error = None
         made._alone = not args  # noqa: SLF001
         made._burden = None  # noqa: SLF001
         if how:
@@ -663,5 +682,7 @@ def say_how(
         raise ValueError(f"an entry cannot acquire {count} units")
     entry.count = count
     entry.inbound = entry_type is _IN
-    entry.resource_type = resource_type
-    entry.prioritized = prioritized
+    if resource_type != _COMMON:
+        entry._resource_type = resource_type  # noqa: SLF001  as in entry_maker
+    if prioritized:
+        entry._prioritized = True  # noqa: SLF001

@@ -517,6 +517,9 @@ class ClusterNode(StatisticNode):
         self.shared = len(self.contexts) > 1
         without_log = bool(self.checks) and self._slides and self.places is None
         self.limit = NOT_BY_CEILING if self.shared or without_log else self._plain
+        if self.limit < 0 and self._present is not None:
+            # Calls in flight may have come the short way, and have to end the long one.
+            self._present.close_short_ends()
         self._aim()
 
     def renew(self, now_ns: int) -> None:

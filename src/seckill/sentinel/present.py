@@ -20,6 +20,7 @@ looked at yet, and while a debugger or a coverage tool runs code of its own betw
 
 from __future__ import annotations
 
+import math
 import sys
 import sysconfig
 import threading
@@ -82,7 +83,8 @@ class Present:
 
     Attributes:
         inbound: the counters of all entries of type ``IN``.
-        begin: since when what stands here is true, as ``tick`` counts.
+        begin: since when what stands here is true, as ``tick`` counts: what began before does not
+            end the short way.
         end: until when what stands here is true, as ``tick`` counts; 0 while somebody holds the
             lock.
         after: what ``end`` is when they give it back.
@@ -179,6 +181,11 @@ class Present:
     ) -> None:
         self.release()
 
+    def close_short_ends(self) -> None:
+        """Have all that is in flight end the long way. Called under the lock."""
+        # The next millisecond sets it back, and everything that runs now began before that.
+        self.begin = math.inf
+
     def turn(self) -> None:
         """Move on to the millisecond that it is, so that the short way is open in it."""
         if self.locks_always:
@@ -198,7 +205,8 @@ class Present:
         if now_ns >= self.bucket_end_ns:
             self.bucket_end_ns = now_ns - now_ns % self._bucket_ns + self._bucket_ns
         self.next_raw_ns = raw_ns + (span_ns or 1)
-        self.begin = (raw_ns - inside_ns) * self.per_ns
+        # A whole millisecond is a present of its own, and the rest of it begins behind it.
+        self.begin = (raw_ns - inside_ns + 1 if inside_ns else raw_ns) * self.per_ns
         self.after = self.next_raw_ns * self.per_ns - self._slack
 
     def read_ns(self) -> int:

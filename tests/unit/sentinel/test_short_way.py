@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import dis
 import gc
 import inspect
@@ -21,8 +22,10 @@ from seckill.sentinel import (
     EntryType,
     ErrorEntryFreeException,
     FlowRule,
+    Links,
     Sentinel,
     Settings,
+    SlotOrder,
     SystemRule,
     VirtualClock,
 )
@@ -172,6 +175,18 @@ def state_of(sentinel: Sentinel, clock: VirtualClock) -> list[Any]:
     ]
 
 
+class Ends:
+    """A slot that wants to hear of the calls that end."""
+
+    order = SlotOrder.DEGRADE + 1
+
+    def __init__(self, heard: list[str]) -> None:
+        self.heard = heard
+
+    def links(self, _resource: object) -> Links:
+        return Links(on_exit=(lambda entry, _now_ns: self.heard.append(entry.name),))
+
+
 def long_ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the entries that go the long way, from here on."""
     names: list[str] = []
@@ -203,11 +218,14 @@ def test_the_usual_call_goes_the_short_way(
         monkeypatch.undo()
 
 
-@pytest.mark.parametrize("how", ["breaker", "rule", "switch", "context", "lock"])
+@pytest.mark.parametrize("later_ns", [0, 1])
+@pytest.mark.parametrize("inside_ns", [0, 1])
+@pytest.mark.parametrize("how", ["breaker", "slot", "rule", "switch", "context", "lock"])
 def test_a_change_counts_from_the_next_call_on(
-    bench: Bench, how: Any, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, how: Any, inside_ns: Any, later_ns: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sentinel = bench.sentinel
+    bench.clock.advance_ns(inside_ns)
     sentinel.flow.load([FlowRule(resource="r", count=100)])
     assert bench.passes(3) == 3
     running = sentinel.entry("r")
@@ -219,9 +237,21 @@ def test_a_change_counts_from_the_next_call_on(
             sentinel.degrade.load(
                 [DegradeRule(resource="r", grade=2, count=0, min_request_amount=1, time_window=9)]
             )
+            bench.clock.advance_ns(later_ns)
             running.set_error(ValueError())
             running.exit()
             assert not bench.passes_one()
+        case "slot":
+            heard: list[str] = []
+            sentinel.add_slot(Ends(heard))
+            bench.clock.advance_ns(later_ns)
+            # Another thread's call moves the engine on to the moment that it is.
+            assert contextvars.Context().run(bench.passes_one, "other")
+            running.exit()
+            assert heard == ["other", "r"]
+            with sentinel.entry("r"):
+                pass
+            assert heard == ["other", "r", "r"]
         case "rule":
             sentinel.flow.load([FlowRule(resource="r", count=0)])
             running.exit()
@@ -234,6 +264,7 @@ def test_a_change_counts_from_the_next_call_on(
         case "context":
             with sentinel.context("other"):
                 assert bench.passes(2) == 2
+            bench.clock.advance_ns(later_ns)
             running.exit()
             tree = node.contexts
             assert [tree[name].statistic.window_success for name in tree] == [4, 2]
@@ -317,6 +348,25 @@ def test_place_and_start_can_be_asked_for_at_any_time(bench: Bench, known: Any, 
     assert entry.start_ns == began_ns
     assert entry.node is entry.context.nodes["r"]
     assert entry.node is entry.place
+
+
+def test_a_caller_by_name_is_counted_at_its_end_too(bench: Bench) -> None:
+    with bench.sentinel.context("web", "shop"):
+        assert bench.passes(2) == 2
+    (counted,) = bench.sentinel.node("r").origins.values()
+    assert (counted.concurrency, counted.window_passed, counted.window_success) == (0, 2, 2)
+
+
+def test_a_context_copied_inside_entries_that_have_ended_stands_alone(bench: Bench) -> None:
+    assert bench.passes_one()
+    with bench.sentinel.entry("r"), bench.sentinel.entry("r"):
+        copied = contextvars.copy_context()
+
+    def enter() -> None:
+        with bench.sentinel.entry("r") as entry:
+            assert entry.parent is entry.context
+
+    copied.run(enter)
 
 
 def test_ending_out_of_turn_is_told_on_the_short_way_too(bench: Bench) -> None:
