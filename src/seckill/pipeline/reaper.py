@@ -13,7 +13,6 @@ killed anywhere leaves its work to the next one; a store that is away makes it l
 
 import asyncio
 from collections.abc import Sequence
-from enum import Enum, auto
 from typing import Final, Protocol, assert_never
 
 import structlog
@@ -58,13 +57,6 @@ _REFUSED_RETRY_MS: Final = 3_600_000
 
 class _NoAnswer(ProviderAway):
     """It neither did it nor said no, for as long as it is waited for."""
-
-
-class _End(Enum):
-    """How a look at one payment ended."""
-
-    NO_ANSWER = auto()
-    OTHER = auto()
 
 
 class LateUnits(Protocol):
@@ -175,18 +167,18 @@ class Reaper:
         refunds = [payment for payment in due if payment.state is PaymentState.REFUND_DUE]
         for at in range(0, len(refunds), REFUNDS_AT_ONCE_MAX):
             some = refunds[at : at + REFUNDS_AT_ONCE_MAX]
-            ends = await asyncio.gather(
+            answered = await asyncio.gather(
                 *(self._finish_or_postpone(payment) for payment in some), return_exceptions=True
             )
-            for end in ends:
-                if isinstance(end, BaseException):
-                    raise end
-            if _End.NO_ANSWER in ends and _End.OTHER not in ends:
+            for one in answered:
+                if isinstance(one, BaseException):
+                    raise one
+            if not any(answered):
                 break  # nor would there be one for the rest, which is due again in a moment
         return len(due)
 
-    async def _finish_or_postpone(self, payment: DuePayment) -> "_End":
-        """Do what is to be done for one payment now, or put it off."""
+    async def _finish_or_postpone(self, payment: DuePayment) -> bool:
+        """Do what is to be done for one payment now, or put it off; False without an answer."""
         try:
             await self._finish(payment)
         except LedgerAway:
@@ -205,8 +197,8 @@ class Reaper:
                     advice="look at it at the provider; `seckill orders show` tells its order",
                 )
             await self._payments.postpone(payment.payment_id, pause_ms, str(error))
-            return _End.NO_ANSWER if isinstance(error, _NoAnswer) else _End.OTHER
-        return _End.OTHER
+            return not isinstance(error, _NoAnswer)
+        return True
 
     async def _finish(self, payment: DuePayment) -> None:
         match payment.state:
