@@ -563,13 +563,7 @@ async def _locked_epochs(
 
 _LAST_WRITTEN: Final = select(
     *(
-        select(func.max(table.c.seq))
-        .where(
-            table.c.sale_id == bindparam("sale_id"),
-            table.c.bucket == bindparam("bucket"),
-            table.c.epoch == bindparam("epoch"),
-        )
-        .scalar_subquery()
+        select(func.max(table.c.seq)).where(statements.in_epoch(table)).scalar_subquery()
         for table in (orders, bucket_events, collisions)
     )
 )

@@ -21,6 +21,7 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    and_,
     bindparam,
     func,
     insert,
@@ -76,6 +77,7 @@ __all__ = [
     "Inserts",
     "chunks",
     "in_bucket",
+    "in_epoch",
     "units_held",
 ]
 
@@ -117,18 +119,24 @@ Read after `LOCK_SALES`, because carrying on and rebuilding take the same lock: 
 still accepts a place cannot change until the transaction ends.
 """
 
+
+def in_epoch(table: Table) -> ColumnElement[bool]:
+    """The rows of one epoch of a bucket. Args: sale_id, bucket, epoch."""
+    return and_(
+        table.c.sale_id == bindparam("sale_id"),
+        table.c.bucket == bindparam("bucket"),
+        table.c.epoch == bindparam("epoch"),
+    )
+
+
 PLACES_OF_BUCKET_EVENTS: Final = select(bucket_events.c.seq).where(
-    bucket_events.c.sale_id == bindparam("sale_id"),
-    bucket_events.c.bucket == bindparam("bucket"),
-    bucket_events.c.epoch == bindparam("epoch"),
+    in_epoch(bucket_events),
     bucket_events.c.seq.between(bindparam("seq_min"), bindparam("seq_max")),
 )
 """Which places of a range are no admissions. An admission that claims one is a collision."""
 
 PLACES_OF_ORDERS: Final = select(orders.c.seq).where(
-    orders.c.sale_id == bindparam("sale_id"),
-    orders.c.bucket == bindparam("bucket"),
-    orders.c.epoch == bindparam("epoch"),
+    in_epoch(orders),
     orders.c.seq.in_(bindparam("seqs", expanding=True)),
 )
 """Which of some places are admissions. A release or stock change that claims one collides."""
@@ -140,9 +148,7 @@ BUCKET_EVENTS_AT: Final = select(
     bucket_events.c.reservation_id,
     bucket_events.c.change_id,
 ).where(
-    bucket_events.c.sale_id == bindparam("sale_id"),
-    bucket_events.c.bucket == bindparam("bucket"),
-    bucket_events.c.epoch == bindparam("epoch"),
+    in_epoch(bucket_events),
     bucket_events.c.seq.in_(bindparam("seqs", expanding=True)),
 )
 """What is already written at some places, to tell a repetition from a collision."""

@@ -1,4 +1,4 @@
-"""`seckill bench pipeline`: from an admission to its row in PostgreSQL, beside two peers.
+"""`seckill bench pipeline`: from an admission to its row in PostgreSQL, beside its peers.
 
 Four ways of writing orders take turns in each round, into one PostgreSQL that waits for its disk,
 with channel kafka behind a real broker that does so too:
