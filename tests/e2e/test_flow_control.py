@@ -73,7 +73,7 @@ def set_rules(service: SeckillService, kind: str, rules: list[dict[str, object]]
 
 def command(service: SeckillService, name: str, **parameters: str) -> str:
     """Ask the command port as a dashboard does."""
-    port_file = service.data_dir / "run" / "flow" / "command-port"
+    port_file = DataDir(service.data_dir).command_port
     wait_until("commands are taken", port_file.exists)
     request = urllib.request.Request(
         f"http://{port_file.read_text()}/{name}",
@@ -129,6 +129,13 @@ def seconds_of(service: SeckillService, resource: str, since_ms: int) -> list[di
 
 
 @pytest.mark.timeout(120)
+def test_the_start_names_the_port_that_takes_commands(guarded: SeckillService) -> None:
+    # Any free one was asked for here; with a dashboard on the same machine the usual one is taken.
+    address = DataDir(guarded.data_dir).command_port.read_text()
+    assert not address.endswith(":0")
+    assert f"  commands    of a Sentinel dashboard on {address}\n" in guarded.log()
+
+
 def test_the_articles_rush_behind_a_gate_of_a_thousand_a_second(service: SeckillService) -> None:
     """10,000 buyers at once: a thousand a second over all processes, the rest 429, 100 sold.
 

@@ -21,6 +21,7 @@
         ├── setup-link            how the set-up link of this start ends, until it was printed
         ├── settings.json         what the other commands must know to find this run
         ├── flow/                 what flow control counts in each web process, told each second
+        │   └── command-port          where a Sentinel dashboard's commands are taken at present
         └── metrics/              one file for each process slot
 """
 
@@ -172,6 +173,11 @@ class DataDir:
     def flow(self) -> Path:
         """What flow control counts in each web process."""
         return self.run / "flow"
+
+    @property
+    def command_port(self) -> Path:
+        """The address that takes a Sentinel dashboard's commands; no file while none does."""
+        return self.flow / "command-port"
 
     def create(self) -> None:
         """Make what is missing, private to this user. Safe to call again.

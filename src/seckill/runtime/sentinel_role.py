@@ -7,13 +7,12 @@ look after the store, take them up within half a second.
 
 import asyncio
 import contextlib
-from pathlib import Path
 from typing import Final
 
 import structlog
 
 from seckill.runtime.bind_address import BindAddress
-from seckill.runtime.data_dir import DataDir, write_atomically
+from seckill.runtime.data_dir import write_atomically
 from seckill.runtime.flow_control import FlowSwitch, make_sentinel
 from seckill.runtime.flow_statistics import PublishedStatistics, statistics_file
 from seckill.runtime.gc_tuning import collect_when_idle
@@ -32,7 +31,7 @@ from seckill.sentinel.transport import (
     TransportSettings,
 )
 
-__all__ = ["command_address", "run_sentinel"]
+__all__ = ["run_sentinel"]
 
 _LOG: Final = structlog.get_logger(__name__)
 
@@ -52,18 +51,6 @@ def run_sentinel(settings: Settings, slot: int) -> None:
     run_role(settings, "sentinel", slot, _sentinel)
 
 
-def command_address(data: DataDir) -> str:
-    """Where commands are taken at present, host:port; empty while nowhere."""
-    try:
-        return _address_file(data).read_text(encoding="ascii")
-    except OSError:
-        return ""
-
-
-def _address_file(data: DataDir) -> Path:
-    return data.flow / "command-port"
-
-
 async def _sentinel(
     settings: Settings,
     _slot: int,
@@ -74,11 +61,10 @@ async def _sentinel(
     sentinel = make_sentinel(store)
     switch = FlowSwitch(settings.data)
     switch.set(enabled=True)
-    _address_file(settings.data).unlink(missing_ok=True)
+    settings.data.command_port.unlink(missing_ok=True)
     for slot in range(settings.workers):
         # What an earlier run told last; who runs tells again within a second.
         statistics_file(settings.data, slot).unlink(missing_ok=True)
-    report_ready()
     async with background(RuleFollower(sentinel, store).run(), collect_when_idle()):
         while not stop.is_set():
             try:
@@ -89,6 +75,7 @@ async def _sentinel(
                     bind=settings.sentinel_bind,
                     error=str(error),
                 )
+                report_ready()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), _AGAIN_S)
 
@@ -117,9 +104,10 @@ async def _serve(
             settle_s=_SETTLE_S,
         ),
     )
-    address = _address_file(settings.data)
+    address = settings.data.command_port
     async with transport:
         write_atomically(address, f"{BindAddress(bind.host, transport.port)}".encode())
+        report_ready()
         try:
             await stop.wait()
         finally:

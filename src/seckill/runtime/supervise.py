@@ -566,11 +566,7 @@ def describe_run(report: RunReport) -> str:
         f"  durability  {settings.durability}: a purchase survives {survives}",
         f"  buyers      {buyers}",
         f"  processes   {processes}",
-        *(
-            (f"  commands    of a Sentinel dashboard on {settings.sentinel_bind}",)
-            if settings.sentinel_bind
-            else ()
-        ),
+        *([f"  commands    {_commands_line(settings)}"] if settings.sentinel_bind else []),
         *(f"  note        {note}" for note in report.notes),
         "Ctrl-C stops all of it; the next start carries on with the same data.",
     ]
@@ -582,6 +578,15 @@ def _kafka_line(report: RunReport) -> str:
     started = report.loaded.sources["kafka_bootstrap"] is Source.STARTED_FOR_YOU
     whose = ", started for you" if started else ""
     return f"{settings.kafka_bootstrap}{whose}: topic {settings.kafka_topic}"
+
+
+def _commands_line(settings: Settings) -> str:
+    # The port that was asked for may have been taken: by a dashboard on this machine, above all,
+    # which has such a port itself.
+    with contextlib.suppress(OSError):
+        address = settings.data.command_port.read_text(encoding="ascii")
+        return f"of a Sentinel dashboard on {address}"
+    return f"of a Sentinel dashboard: {settings.sentinel_bind} cannot be opened yet, see the log"
 
 
 def _ledger_line(report: RunReport) -> str:
