@@ -16,6 +16,7 @@ from seckill.admission.keys import Keys
 from seckill.admission.redis_client import connect
 from seckill.runtime.gc_tuning import bound_collections
 from services.names import own_name
+from services.patient_loop import PatientLoop
 from services.redis import RedisServer
 
 # `ci` finds the same examples on every machine; `wild` looks further, with a seed that is printed.
@@ -58,6 +59,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return 0, turns[kind]
 
     items.sort(key=turn)
+
+
+def pytest_asyncio_loop_factories() -> dict[str, type[PatientLoop]]:
+    """Every test that is a coroutine runs on such a loop."""
+    return {"patient": PatientLoop}
 
 
 def pytest_collection_finish() -> None:

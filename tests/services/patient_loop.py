@@ -1,0 +1,55 @@
+"""An event loop for tests whose clock stands still while the machine does.
+
+A machine that runs the tests may stop any process for seconds. Where a test gives the product 50 ms,
+it means "a while in which things happen", not 50 ms of a wall clock in which nothing could: a stall
+there would turn a right answer into "took too long". So the time of this loop, which is what
+``asyncio.timeout``, ``call_later`` and ``sleep`` go by, counts
+
+* of a wait, what it was to last at most, and
+* of a round of callbacks, a few milliseconds at most.
+
+Who waits for another process (a real Redis, say) still waits in real time: give those waits room.
+"""
+
+import asyncio
+import selectors
+import time
+from typing import Any
+
+__all__ = ["PatientLoop"]
+
+_ROUND_S = 0.005
+"""What a round of callbacks counts at most; an unhurried one of the tests takes less."""
+
+
+class _PatientSelector(selectors.DefaultSelector):
+    """Notices how long the loop stood still: in its callbacks, or longer in a wait than it asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stalled_s = 0.0
+        self._back_at_s = time.monotonic()
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, Any]]:
+        self._count(time.monotonic() - self._back_at_s)
+        began_s = time.monotonic()
+        ready = super().select(timeout)
+        self._back_at_s = time.monotonic()
+        if timeout is not None:
+            self._count(self._back_at_s - began_s - max(timeout, 0.0))
+        return ready
+
+    def _count(self, spent_s: float) -> None:
+        self.stalled_s += max(spent_s - _ROUND_S, 0.0)
+
+
+class PatientLoop(asyncio.SelectorEventLoop):
+    """asyncio's own loop, but for its clock."""
+
+    def __init__(self) -> None:
+        self._patient = _PatientSelector()
+        super().__init__(self._patient)
+
+    def time(self) -> float:
+        """Seconds that this loop was not kept from running."""
+        return super().time() - self._patient.stalled_s

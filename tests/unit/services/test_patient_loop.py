@@ -1,0 +1,35 @@
+"""The clock of the tests' own loop: what it counts, and what not."""
+
+import asyncio
+import os
+import time
+
+import pytest
+
+
+async def test_what_holds_the_loop_up_is_no_time_that_passed() -> None:
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    async with asyncio.timeout(0.2):
+        for _ in range(3):
+            time.sleep(0.15)  # noqa: ASYNC251  -- this is the stall
+            await asyncio.sleep(0)
+    assert loop.time() - before < 0.2
+
+
+async def test_a_wait_that_lasts_longer_than_it_was_to_counts_as_long_as_it_was_to() -> None:
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    stop_us = f"trap '' INT TERM; kill -STOP {os.getpid()}; sleep 0.4; kill -CONT {os.getpid()}"
+    stopped = await asyncio.create_subprocess_exec("sh", "-c", stop_us)
+    await asyncio.sleep(0.1)
+    assert 0.09 < loop.time() - before < 0.3
+    assert await stopped.wait() == 0
+
+
+async def test_a_time_out_comes_all_the_same() -> None:
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await asyncio.Event().wait()
+    assert time.monotonic() - began > 0.19
