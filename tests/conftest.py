@@ -99,7 +99,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
         tmp_path_factory.mktemp("redis"), "--appendonly", "yes", "--appendfsync", "always"
     ).start()
     yield server
-    server.stop()
+    server.remove()
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
         tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "always"
     ).start()
     yield server
-    server.stop()
+    server.remove()
 
 
 @pytest.fixture

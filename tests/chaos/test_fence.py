@@ -103,7 +103,7 @@ def test_an_old_file_comes_back_and_what_was_in_no_log_is_named(tmp_path: Path) 
                 assert (statement["lost_count"], statement["withheld_units"]) == (3, 3)
                 assert statement["compensated"] == 0
     finally:
-        server.stop()
+        server.remove()
 
 
 @pytest.mark.long
@@ -141,8 +141,8 @@ def test_a_stale_replica_takes_over_under_living_connections(tmp_path: Path) -> 
                 assert shop.buy("c", 60)[0] == 202
                 assert shop.check()["line"]["left_units"] == STOCK - 21
     finally:
-        server.stop()
-        stale.stop()
+        server.remove()
+        stale.remove()
 
 
 def test_a_master_that_comes_back_empty_is_rebuilt_and_five_are_named(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_master_that_comes_back_empty_is_rebuilt_and_five_are_named(tmp_path: 
                 lost_and_found = (statement["lost_count"], statement["recovered_orders"])
                 assert lost_and_found == (5 + len(x_lost), 0)
     finally:
-        server.stop()
+        server.remove()
 
 
 @pytest.mark.long
@@ -220,4 +220,4 @@ def test_two_hosts_judge_together_and_a_dead_one_is_not_waited_for_for_ever(
             for pid in two.pids("web") + two.pids("worker"):
                 os.kill(pid, signal.SIGCONT)
     finally:
-        server.stop()
+        server.remove()

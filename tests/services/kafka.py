@@ -27,10 +27,10 @@ from seckill.pipeline.kafka.options import KafkaOptions
 from seckill.pipeline.kafka.topics import ensure_topics
 from seckill.runtime.embedded_kafka import EmbeddedKafka, KafkaNode, choose_nodes, find_jars
 from seckill.runtime.errors import KafkaMissing
+from seckill.runtime.free_ports import choose_port
 from services.certificates import Authority
 from services.missing import skip_without
 from services.names import own_name
-from services.redis import free_port
 from services.server_process import ServerProcess
 
 __all__ = [
@@ -77,7 +77,7 @@ class SecureListeners:
         self.authority = Authority(folder, "authority")
         self.client = self.authority.sign("client")
         broker = self.authority.sign("broker")
-        ports = {"SSL": free_port(), "MUTUAL": free_port(), "SASL": free_port()}
+        ports = {"SSL": choose_port(), "MUTUAL": choose_port(), "SASL": choose_port()}
         self.bootstrap = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
         open_to_clients = ",".join(
             f"{name}://{at}"
@@ -128,6 +128,7 @@ class KafkaBroker(ServerProcess):
             number=number,
             cluster_id=cluster_id,
             heap_mb=256,
+            start_timeout_ms=180_000,
             options=_TEST_OPTIONS | (self.secure.options if self.secure else {}),
         )
         self._kafka.prepare()

@@ -16,7 +16,9 @@ import selectors
 import time
 from typing import Any
 
-__all__ = ["PatientLoop"]
+from seckill.domain.clock import SystemClock
+
+__all__ = ["PatientClock", "PatientLoop"]
 
 _ROUND_S = 0.005
 """What a round of callbacks counts at most; an unhurried one of the tests takes less."""
@@ -53,3 +55,14 @@ class PatientLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Seconds that this loop was not kept from running."""
         return super().time() - self._patient.stalled_s
+
+
+class PatientClock(SystemClock):
+    """The clock of such a loop, for the parts of the product that are handed one."""
+
+    def monotonic_ms(self) -> float:
+        """Milliseconds of the running loop's time; of the machine's where none runs."""
+        try:
+            return asyncio.get_running_loop().time() * 1000
+        except RuntimeError:
+            return super().monotonic_ms()

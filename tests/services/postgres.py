@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from seckill.runtime.free_ports import choose_port
 from services.missing import skip_without
 from services.names import own_name
-from services.redis import free_port
 from services.server_process import ServerProcess
 
 __all__ = ["PostgresServer", "find_postgres", "postgres_server"]
 
-_START_TIMEOUT_S = 30
+_START_TIMEOUT_S = 120
 _SUPERUSER = "postgres"
 
 
@@ -45,7 +45,7 @@ class PostgresServer(ServerProcess):
         self._programs = programs
         # Not below pytest's own folder: only root may enter that, and PostgreSQL refuses root.
         self.folder = Path(tempfile.mkdtemp(prefix="seckill-postgres-"))
-        self.port = free_port()
+        self.port = choose_port()
         if os.getuid() == 0:
             shutil.chown(self.folder, _SUPERUSER, _SUPERUSER)
         self._run("initdb", "-D", str(self._data), "-A", "trust", "-U", _SUPERUSER, "-E", "UTF8",

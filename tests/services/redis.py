@@ -1,22 +1,18 @@
 """A real Redis of the tests' own: free port, own folder, ended by pid."""
 
 import shutil
-import socket
 import subprocess
 import time
 from pathlib import Path
 
 import redis as redis_sync
 
+from seckill.runtime.free_ports import choose_port
 from services.server_process import ServerProcess
 
-__all__ = ["RedisServer", "free_port"]
+__all__ = ["RedisServer"]
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+_START_TIMEOUT_S = 120
 
 
 class RedisServer(ServerProcess):
@@ -28,7 +24,7 @@ class RedisServer(ServerProcess):
         assert found, "the tests need redis-server or valkey-server on the PATH"
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.port = free_port()
+        self.port = choose_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._command = [
             *prefix,
@@ -47,8 +43,9 @@ class RedisServer(ServerProcess):
     def start(self) -> "RedisServer":
         assert self._process is None
         self._process = subprocess.Popen(self._command)
+        deadline = time.monotonic() + _START_TIMEOUT_S
         with self.client() as client:
-            for _ in range(1000):
+            while time.monotonic() < deadline:
                 try:
                     client.ping()
                 except redis_sync.RedisError:
@@ -57,7 +54,12 @@ class RedisServer(ServerProcess):
                     time.sleep(0.01)
                 else:
                     return self
-        raise AssertionError("redis-server did not answer within 10 s")
+        raise AssertionError(f"redis-server did not answer within {_START_TIMEOUT_S} s")
+
+    def remove(self) -> None:
+        """End it for good: nothing in it is worth an orderly end, which may wait for replicas."""
+        if self.running:
+            self.kill()
 
     def restart(self) -> None:
         """End it the hard way and start it on what is on the disk."""

@@ -12,7 +12,7 @@ __all__ = ["ServerProcess"]
 class ServerProcess:
     """What the servers of the tests have in common. Whoever starts one sets ``_process``."""
 
-    _end_timeout_s = 30.0
+    _end_timeout_s = 120.0
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None

@@ -38,7 +38,6 @@ from seckill.admission.marks import MarkWriter
 from seckill.admission.redis_client import connect
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.admission.scripts import Scripts, Status
-from seckill.domain.clock import SystemClock
 from seckill.domain.events import Admitted, BucketEvent, Released, StockChanged
 from seckill.domain.ids import AttemptId, GoodsId, ReservationId, SaleId, UserId
 from seckill.domain.reservation import BucketId, Place
@@ -47,6 +46,7 @@ from seckill.pipeline.errors import EventRefused, LedgerAway
 from seckill.pipeline.outbox import read_entry
 from seckill.pipeline.outbox_log import OutboxLog
 from seckill.pipeline.ports import PendingRelease, PendingStockChange, WriteReport
+from services.patient_loop import PatientClock
 
 __all__ = [
     "BUCKET",
@@ -184,11 +184,12 @@ async def open_gate(
     marks_folder: Path,
     *,
     slot: str = "web-0",
-    timeout_ms: int = 1_000,
+    timeout_ms: int = 30_000,
     bounds: Bounds | None = None,
     barrier: Barrier | None = None,
     circuit: Circuit | None = None,
 ) -> AsyncIterator[Gate]:
+    """A gate that waits long for Redis, unless the test says how long."""
     redis = connect(url, timeout_ms=timeout_ms)
     counts = Counts()
     try:
@@ -199,8 +200,8 @@ async def open_gate(
                 keys=keys,
                 ids=ReservationIds(ID_KEY),
                 marks=marks,
-                clock=SystemClock(),
-                bounds=bounds or Bounds(),
+                clock=PatientClock(),
+                bounds=bounds or Bounds(queue_wait_ms_max=60_000),
                 observer=counts,
                 circuit=circuit,
             )
@@ -264,7 +265,7 @@ class MemoryFenceLedger:
             channel=OutboxLog(redis, keys),
             marks_folder=marks_folder,
             ids=ReservationIds(ID_KEY),
-            clock=SystemClock(),
+            clock=PatientClock(),
             patience=patience,
             withhold=withhold,
         )
@@ -333,7 +334,7 @@ class MemoryFenceLedger:
             following = newest.epoch - 1 if newest.state is EpochState.OPENING else newest.epoch
             if epoch not in {newest.epoch, following}:
                 return None
-            now_ms = SystemClock().now_ms()
+            now_ms = PatientClock().now_ms()
             known = Fence(bucket_id, epoch, cause, needs_operator, now_ms)
         elif needs_operator:
             known = replace(known, needs_operator=True, cause=cause)
@@ -377,7 +378,7 @@ class MemoryFenceLedger:
         for one in found:
             place = one.place
             self.written.setdefault((place.bucket_id, place.epoch), {})[place.seq] = Admitted(
-                place, one.user_id, one.quantity, one.attempt_id, SystemClock().now_ms()
+                place, one.user_id, one.quantity, one.attempt_id, PatientClock().now_ms()
             )
         return len(found)
 

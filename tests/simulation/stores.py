@@ -89,7 +89,7 @@ class Stores:
         trace: TracebackType | None,
     ) -> None:
         self.redis.close()
-        self._server.stop()
+        self._server.remove()
         self.engine.dispose()
         self._raw.close()
         shutil.rmtree(self.folder)

@@ -192,7 +192,7 @@ async def test_no_script_holds_redis_up_however_large_the_sale_is(  # noqa: PLR0
     assert look < newcomer * size / 2
     assert opening < newcomer * size
     await redis.aclose()
-    server.stop()
+    server.remove()
 
 
 async def test_the_queue_that_operators_see_ends_empty(

@@ -137,7 +137,7 @@ async def test_nobody_is_told_yes_before_a_replica_has_it(
             await copy.aclose()
         assert len(await events_of(direct, keys)) == 3
     finally:
-        replica.stop()
+        replica.remove()
 
 
 async def test_a_barrier_also_covers_a_reservation_that_is_only_reported(

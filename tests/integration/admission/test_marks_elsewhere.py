@@ -36,7 +36,7 @@ async def test_a_command_without_the_hosts_marks_never_lets_a_bucket_go_on(tmp_p
         async with open_gate(server.url, keys, here) as gate:
             assert (await gate.buy("before")).outcome is Outcome.SUCCESS
             await redis.connection_pool.disconnect()
-            server.stop()
+            server.remove()
             shutil.copytree(server.folder, tmp_path / "older")
             server.start()
             keeper = ledger.keeper(redis, keys, here)
@@ -46,7 +46,7 @@ async def test_a_command_without_the_hosts_marks_never_lets_a_bucket_go_on(tmp_p
             while len(told) < 3:
                 told += [d for d in await buy([gate], [f"u{len(told)}"]) if d.reservation_id]
         await redis.connection_pool.disconnect()
-        server.stop()
+        server.remove()
         shutil.rmtree(server.folder)
         shutil.copytree(tmp_path / "older", server.folder)
         server.start()
@@ -59,7 +59,7 @@ async def test_a_command_without_the_hosts_marks_never_lets_a_bucket_go_on(tmp_p
         assert await _status(redis, keys) is not Status.OK
     finally:
         await redis.aclose()
-        server.stop()
+        server.remove()
 
 
 async def test_a_command_without_the_hosts_marks_leaves_a_whole_bucket_to_the_host(
@@ -74,7 +74,7 @@ async def test_a_command_without_the_hosts_marks_leaves_a_whole_bucket_to_the_ho
         # A new sale may be opened from anywhere: nobody can have a mark of it.
         assert (await ledger.keeper(redis, keys, elsewhere).keep())[BUCKET] is Verdict.REOPENED
         await redis.connection_pool.disconnect()
-        server.stop()
+        server.remove()
         server.start()
         assert (await ledger.keeper(redis, keys, elsewhere).keep())[BUCKET] is (
             Verdict.MARKS_ELSEWHERE
@@ -84,4 +84,4 @@ async def test_a_command_without_the_hosts_marks_leaves_a_whole_bucket_to_the_ho
         assert await _status(redis, keys) is Status.OK
     finally:
         await redis.aclose()
-        server.stop()
+        server.remove()

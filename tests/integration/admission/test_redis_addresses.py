@@ -8,8 +8,9 @@ from urllib.parse import quote
 import pytest
 
 from seckill.admission.redis_client import connect, connect_blocking
+from seckill.runtime.free_ports import choose_port
 from services.certificates import Authority
-from services.redis import RedisServer, free_port
+from services.redis import RedisServer
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def addresses() -> Iterator[dict[str, str]]:
         folder = Path(name)
         authority = Authority(folder, "authority")
         identity = authority.sign("redis")
-        tls_port = free_port()
+        tls_port = choose_port()
         server = RedisServer(
             folder / "data",
             "--unixsocket", str(folder / "redis.sock"),
@@ -38,7 +39,7 @@ def addresses() -> Iterator[dict[str, str]]:
                 "unix": f"unix://{folder}/redis.sock?db=0",
             }
         finally:
-            server.stop()
+            server.remove()
 
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "unix"])

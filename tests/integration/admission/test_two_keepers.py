@@ -12,7 +12,6 @@ from seckill.admission.keys import Keys
 from seckill.admission.redis_client import connect
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.admission.scripts import Scripts, Status
-from seckill.domain.clock import SystemClock
 from seckill.domain.ids import GoodsId
 from seckill.domain.reservation import BucketId
 from seckill.domain.sale import NewSale
@@ -21,6 +20,7 @@ from seckill.ledger.fence import LedgerFence
 from seckill.ledger.schema import ensure_schema
 from seckill.ledger.sql_ledger import SQLLedger
 from seckill.pipeline.outbox_log import OutboxLog
+from services.patient_loop import PatientClock
 from services.redis import RedisServer
 
 ROUNDS = 8
@@ -30,7 +30,7 @@ KEEPERS = 4
 async def test_many_keepers_at_once_carry_a_bucket_on_once(tmp_path: Path) -> None:
     server = RedisServer(tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "always")
     redis = connect(server.start().url, timeout_ms=1_000)
-    keys, clock, ids = Keys("t"), SystemClock(), ReservationIds(b"k" * 16)
+    keys, clock, ids = Keys("t"), PatientClock(), ReservationIds(b"k" * 16)
     buckets = Buckets(redis, Scripts(redis), keys)
     database = Database(LedgerOptions(url=f"sqlite:///{tmp_path / 'ledger.db'}"))
     ledger = SQLLedger(database, ids, clock)
@@ -55,7 +55,7 @@ async def test_many_keepers_at_once_carry_a_bucket_on_once(tmp_path: Path) -> No
         await keepers[0].keep()
         for number in range(ROUNDS):
             await redis.connection_pool.disconnect()
-            server.stop()
+            server.remove()
             server.start()
             verdicts = await asyncio.gather(*(keeper.keep() for keeper in keepers))
             found = {verdict[bucket_id] for verdict in verdicts}
@@ -66,4 +66,4 @@ async def test_many_keepers_at_once_carry_a_bucket_on_once(tmp_path: Path) -> No
     finally:
         await redis.aclose()
         await database.dispose()
-        server.stop()
+        server.remove()

@@ -25,7 +25,6 @@ from seckill.audit import (
     Kind,
     run_audit,
 )
-from seckill.domain.clock import SystemClock
 from seckill.domain.ids import GoodsId, ReservationId, UserId
 from seckill.domain.outcomes import Outcome
 from seckill.domain.reservation import BucketId, Place
@@ -38,6 +37,7 @@ from seckill.pipeline.outbox_log import OutboxLog
 from seckill.pipeline.ports import WriteReport
 from seckill.pipeline.sweep import Sweep
 from seckill.pipeline.worker import OrderWorker
+from services.patient_loop import PatientClock
 
 __all__ = ["Service", "open_service"]
 
@@ -141,7 +141,7 @@ class Service:
             reader=BucketReader(self.redis, self.buckets, self.keys),
             ledger=self.audit_ledger,
             reservation_ids=self.reservation_ids,
-            clock=SystemClock(),
+            clock=PatientClock(),
             marks_folder=self.marks_folder,
             options=options.pop("options", FAST),
             **options,
@@ -175,7 +175,7 @@ async def open_service(
     slot: str = "web-0",
 ) -> AsyncIterator[Service]:
     """Connect to a sale, or make one when none is given. Each has connections of its own."""
-    clock = SystemClock()
+    clock = PatientClock()
     database = Database(LedgerOptions(url=f"sqlite:///{folder}/ledger.db"))
     await ensure_schema(database)
     reservation_ids = ReservationIds(ID_KEY)

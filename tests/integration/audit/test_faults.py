@@ -7,10 +7,10 @@ import pytest
 from integration.audit.kit import FAST, Service
 from seckill.admission.bucket import BucketView
 from seckill.audit import BucketReader, Kind, run_audit
-from seckill.domain.clock import SystemClock
 from seckill.domain.events import Admitted
 from seckill.domain.ids import AttemptId, UserId
 from seckill.domain.reservation import BucketId
+from services.patient_loop import PatientClock
 
 
 async def sold(service: Service, users: int = 5) -> list[str]:
@@ -61,7 +61,7 @@ async def test_what_happens_after_the_look_belongs_to_the_next_audit(service: Se
         reader=Busy(service.redis, service.buckets, service.keys),
         ledger=service.audit_ledger,
         reservation_ids=service.reservation_ids,
-        clock=SystemClock(),
+        clock=PatientClock(),
         options=FAST,
     )
     assert report.ok, report.to_text()

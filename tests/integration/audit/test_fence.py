@@ -11,10 +11,10 @@ from seckill.admission.errors import BucketFenced
 from seckill.admission.fence import Verdict
 from seckill.admission.scripts import Status
 from seckill.audit import AuditOptions, BucketReader, Kind, run_audit
-from seckill.domain.clock import SystemClock
 from seckill.domain.ids import GoodsId, UserId
 from seckill.domain.reservation import BucketId
 from seckill.domain.sale import NewSale
+from services.patient_loop import PatientClock
 from services.stage import until
 
 
@@ -49,7 +49,7 @@ async def test_a_bucket_that_the_keeper_reopens_meanwhile_is_waited_for(service:
             reader=Watched(service.redis, service.buckets, service.keys),
             ledger=service.audit_ledger,
             reservation_ids=service.reservation_ids,
-            clock=SystemClock(),
+            clock=PatientClock(),
             marks_folder=service.marks_folder,
             options=AuditOptions(patience_ms=10_000),
         )
@@ -347,7 +347,7 @@ async def test_a_rebuild_in_the_middle_of_an_audit_raises_no_alarm(service: Serv
         reader=Rebuilding(service.redis, service.buckets, service.keys),
         ledger=service.audit_ledger,
         reservation_ids=service.reservation_ids,
-        clock=SystemClock(),
+        clock=PatientClock(),
         marks_folder=service.marks_folder,
         options=FAST,
     )

@@ -20,11 +20,11 @@ from seckill.pipeline.kafka.messages import OrderMessage
 from seckill.pipeline.kafka.options import KafkaOptions
 from seckill.pipeline.kafka.producer import KafkaProducer
 from seckill.pipeline.kafka.topics import ensure_topics
+from seckill.runtime.free_ports import choose_port
 from seckill.runtime.kafka_parts import kafka_options
 from seckill.runtime.settings import load_settings
 from services.certificates import Authority
 from services.kafka import KafkaBroker, SecureListeners, administer, make_topics, own_options
-from services.redis import free_port
 from services.stage import make_sale, until
 from services.ways import KafkaWay, entry, open_bucket, receive_until
 
@@ -152,7 +152,7 @@ async def test_tls_to_a_broker_that_speaks_none_is_named(
 
 
 async def test_a_broker_that_is_not_there_is_told_with_the_address() -> None:
-    at = f"127.0.0.1:{free_port()}"
+    at = f"127.0.0.1:{choose_port()}"
     told = await complaint(own_options(at), "Connection refused")
     assert at in told
 

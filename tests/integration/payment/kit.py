@@ -28,7 +28,6 @@ from seckill.admission.redis_client import connect
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.admission.scripts import Scripts
 from seckill.audit import AuditOptions, AuditReport, BucketReader, run_audit
-from seckill.domain.clock import SystemClock
 from seckill.domain.ids import AttemptId, GoodsId, ReservationId, UserId
 from seckill.domain.order import EDGES, HOLDING_STATES, Order, OrderState
 from seckill.domain.outcomes import Outcome
@@ -56,6 +55,7 @@ from seckill.web.dev_auth import DevAuth
 from seckill.web.limits import WebLimits
 from seckill.web.parts import WebParts
 from seckill.web.server import ServerSettings, serve
+from services.patient_loop import PatientClock
 from services.stage import Counts
 from unit.web.doubles import Neighbours, Tally
 
@@ -153,7 +153,7 @@ class PayShop:
             payments=self.ledger.payments,
             late_units=self.late_units,
             provider=self.provider,
-            clock=SystemClock(),
+            clock=PatientClock(),
             observer=self.counts,
         )
 
@@ -314,9 +314,9 @@ class PayShop:
     async def audit(self) -> AuditReport:
         return await run_audit(
             reader=BucketReader(self.redis, self.buckets, self.keys),
-            ledger=SQLAuditLedger(self.database, SystemClock()),
+            ledger=SQLAuditLedger(self.database, PatientClock()),
             reservation_ids=self.ids,
-            clock=SystemClock(),
+            clock=PatientClock(),
             marks_folder=self.marks_folder,
             options=AuditOptions(settle_ms=2, patience_ms=200),
         )
@@ -344,7 +344,7 @@ async def running_works(
 async def open_pay_shop(
     redis_url: str, keys: Keys, ledger_url: str, marks_folder: Path, *, slot: str = "web-0"
 ) -> AsyncIterator[PayShop]:
-    clock = SystemClock()
+    clock = PatientClock()
     redis = connect(redis_url, timeout_ms=10_000)
     # Races are what is tested here: nobody is refused because the machine is slow.
     database = Database(

@@ -117,7 +117,7 @@ async def test_a_redis_that_cannot_save_shows_and_is_well_again_by_itself(
             await save("ok")
             assert await process.detail("redis") == ""
     finally:
-        server.stop()
+        server.remove()
 
 
 async def test_a_redis_without_memory_and_one_that_was_demoted_cannot_write(
@@ -135,7 +135,7 @@ async def test_a_redis_without_memory_and_one_that_was_demoted_cannot_write(
             assert (await process.detail("redis")).startswith("cannot write: ")
         finally:
             await redis.replicaof("NO", "ONE")
-            other.stop()
+            other.remove()
 
 
 @pytest.mark.parametrize(("timeout_ms", "told"), [(300, "0.3 s"), (5_000, "1 s")])

@@ -11,10 +11,11 @@ from seckill.admission.keys import Keys
 from seckill.runtime.data_dir import DataDir
 from seckill.runtime.errors import RulesUnusable
 from seckill.runtime.flow_control import make_sentinel
+from seckill.runtime.free_ports import choose_port
 from seckill.runtime.rule_stores import open_rules
 from seckill.runtime.settings import LoadedSettings, Settings
 from seckill.sentinel import Change
-from services.redis import RedisServer, free_port
+from services.redis import RedisServer
 
 SettingsMaker = Callable[..., LoadedSettings]
 
@@ -88,7 +89,7 @@ def test_a_start_without_redis_obeys_the_copy_of_the_host(
     host: Settings, other_host: Settings
 ) -> None:
     away = other_host.model_copy(
-        update={"redis_url": f"redis://127.0.0.1:{free_port()}", "redis_timeout_ms": 200}
+        update={"redis_url": f"redis://127.0.0.1:{choose_port()}", "redis_timeout_ms": 200}
     )
     with pytest.raises(RulesUnusable):  # without any copy nobody can say that there are no rules
         make_sentinel(open_rules(away))

@@ -7,10 +7,10 @@ from typing import Any
 import structlog
 
 from seckill.audit.report import AuditReport, Finding, Kind
-from seckill.domain.clock import SystemClock
 from seckill.domain.ids import GoodsId, SaleId
 from seckill.pipeline.errors import LedgerAway
 from seckill.runtime.background_audit import BackgroundAudit
+from services.patient_loop import PatientClock
 
 
 def finding(kind: Kind) -> Finding:
@@ -42,7 +42,7 @@ async def test_a_finding_is_told_once_and_counted_until_it_is_gone() -> None:
         return next(reports)
 
     told = Told()
-    background = BackgroundAudit(audit, every_ms=1, observer=told, clock=SystemClock())
+    background = BackgroundAudit(audit, every_ms=1, observer=told, clock=PatientClock())
     with structlog.testing.capture_logs() as lines:
         for _ in range(4):
             await background.once()
@@ -72,7 +72,7 @@ async def test_audits_take_a_bounded_share_of_the_time_and_bear_a_store_that_is_
             raise asyncio.CancelledError
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    background = BackgroundAudit(audit, every_ms=2_000, observer=Told(), clock=SystemClock())
+    background = BackgroundAudit(audit, every_ms=2_000, observer=Told(), clock=PatientClock())
     with contextlib.suppress(asyncio.CancelledError):
         await background.run()
     assert pauses == [60.0, 2.0, 2.0]

@@ -27,7 +27,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from seckill.stress.bench.processes import ProcessorTime, RedisCounter, free_port, started, wait_for
+from seckill.runtime.free_ports import choose_port
+from seckill.stress.bench.processes import ProcessorTime, RedisCounter, started, wait_for
 from seckill.stress.bench.wrk import BenchUnavailable, Load, Measured, run_wrk
 
 __all__ = ["AdmissionBench", "StackResult", "bench_admission"]
@@ -218,7 +219,7 @@ def _all_stacks(folder: Path, workers: int) -> Iterator[AbstractContextManager[_
 
 @contextmanager
 def _hello(workers: int) -> Iterator[_Stack]:
-    port = free_port()
+    port = choose_port()
     command = [
         sys.executable, "-m", "seckill.stress.bench.hello", str(port), str(workers),
     ]  # fmt: skip
@@ -237,7 +238,7 @@ def _peer(folder: Path, workers: int) -> Iterator[_Stack]:
     if server is None:
         raise BenchUnavailable("redis-server is missing: install it")
     folder.mkdir(parents=True)
-    redis_port, port = free_port(), free_port()
+    redis_port, port = choose_port(), choose_port()
     redis_command = [
         server, "--port", str(redis_port), "--bind", "127.0.0.1", "--dir", str(folder),
         "--save", "", "--appendonly", "no",
@@ -273,7 +274,7 @@ def _peer(folder: Path, workers: int) -> Iterator[_Stack]:
 
 @contextmanager
 def _product(folder: Path, workers: int, durability: str) -> Iterator[_Stack]:
-    port = free_port()
+    port = choose_port()
     command = [
         sys.executable, "-m", "seckill", "serve", "--data-dir", str(folder),
         "--bind", f"127.0.0.1:{port}", "--workers", str(workers), "--durability", durability,

@@ -15,7 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from seckill.admission.scripts import ADMIT, OPEN_BUCKET
-from seckill.stress.bench.processes import RedisCounter, free_port, started, wait_for
+from seckill.runtime.free_ports import choose_port
+from seckill.stress.bench.processes import RedisCounter, started, wait_for
 from seckill.stress.bench.wrk import BenchUnavailable
 
 __all__ = ["SIZES", "BatchBench", "bench_batches"]
@@ -64,7 +65,7 @@ def bench_batches(*, rounds: int, tell: Callable[[str], None]) -> BatchBench:
         raise BenchUnavailable("redis-server is missing: install it")
     found: dict[int, list[float]] = {size: [] for size in SIZES}
     with tempfile.TemporaryDirectory(prefix="seckill-bench-") as folder:
-        port = free_port()
+        port = choose_port()
         command = [
             server, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(Path(folder)),
             "--save", "", "--appendonly", "no",

@@ -53,11 +53,12 @@ from seckill.domain.sale import NewSale
 from seckill.runtime.bootstrap import Stores, open_stores
 from seckill.runtime.embedded_postgres import EmbeddedPostgres, as_account
 from seckill.runtime.errors import RunError
+from seckill.runtime.free_ports import choose_port
 from seckill.runtime.program import program_command
 from seckill.runtime.roles import WORKER_NICENESS
 from seckill.runtime.settings import Settings, load_settings
 from seckill.runtime.settings_report import settings_environment
-from seckill.stress.bench.processes import free_port, started, wait_for
+from seckill.stress.bench.processes import started, wait_for
 from seckill.stress.bench.wrk import BenchUnavailable
 
 __all__ = ["PipelineBench", "WayResult", "bench_pipeline"]
@@ -266,7 +267,7 @@ def _redis(folder: Path, database_url: str, kafka: str) -> Iterator[Settings]:
     server = shutil.which("redis-server")
     if server is None:
         raise BenchUnavailable("redis-server is missing: install it")
-    port = free_port()
+    port = choose_port()
     command = [
         server, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "",
         "--appendonly", "no",

@@ -18,14 +18,7 @@ from seckill.domain.ids import SaleId
 from seckill.domain.reservation import BucketId
 from seckill.stress.bench.wrk import BenchUnavailable
 
-__all__ = ["ProcessorTime", "RedisCounter", "free_port", "started", "wait_for"]
-
-
-def free_port() -> int:
-    """A port of the loopback address that nobody has just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+__all__ = ["ProcessorTime", "RedisCounter", "started", "wait_for"]
 
 
 class ProcessorTime:

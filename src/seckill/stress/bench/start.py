@@ -20,7 +20,8 @@ from typing import Any, Final
 
 import psutil
 
-from seckill.stress.bench.processes import ProcessorTime, free_port
+from seckill.runtime.free_ports import choose_port
+from seckill.stress.bench.processes import ProcessorTime
 from seckill.stress.bench.wrk import BenchUnavailable
 
 __all__ = ["Start", "StartBench", "bench_start"]
@@ -102,7 +103,7 @@ def bench_start(*, rounds: int, workers: int, tell: Callable[[str], None]) -> St
 
 
 def _start(folder: Path, workers: int, *, buyer: str) -> Start:
-    port = free_port()
+    port = choose_port()
     command = [
         sys.executable, "-m", "seckill", "serve", "--demo", "--data-dir", str(folder),
         "--bind", f"127.0.0.1:{port}", "--workers", str(workers),
