@@ -15,7 +15,9 @@ from seckill.runtime.settings_report import with_run_settings
 
 
 async def _once(data_dir: Path, settle_ms: int) -> int:
-    settings = with_run_settings(load_settings({"data_dir": data_dir})).settings
+    settings = with_run_settings(
+        load_settings({"data_dir": data_dir, "redis_timeout_ms": 30_000})
+    ).settings
     async with open_stores(settings) as stores:
         return await clean_up(stores, 0, settle_ms)
 

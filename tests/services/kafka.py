@@ -49,13 +49,16 @@ _LAUNCHER = ThreadPoolExecutor(1, "kafka launcher")
 _TEST_OPTIONS = {
     # Nothing of it outlives the session, and what a broker's own disk forgets is not tested here.
     "log.flush.interval.messages": "9223372036854775807",
-    # So that the death of a group member is noticed soon.
+    # So that the death of a group member is noticed as soon as a test wants.
     "group.min.session.timeout.ms": "500",
     "group.consumer.min.session.timeout.ms": "500",
-    # So that a killed broker is let back soon.
+    "message.max.bytes": "4194304",
+}
+_SOON_BACK = {
+    # A killed broker is let back when it is known to be gone. One that only stands still for a
+    # while is shut out by the same numbers, so they are not for a broker that is left alone.
     "broker.session.timeout.ms": "1500",
     "broker.heartbeat.interval.ms": "300",
-    "message.max.bytes": "4194304",
 }
 
 
@@ -106,7 +109,11 @@ class SecureListeners:
 
 
 class KafkaBroker(ServerProcess):
-    """One broker process. Can be killed, frozen, restarted with the same data and ports."""
+    """One broker process. Can be killed, frozen, restarted with the same data and ports.
+
+    Args:
+        mortal: it is let back soon after a kill.
+    """
 
     def __init__(
         self,
@@ -116,6 +123,7 @@ class KafkaBroker(ServerProcess):
         number: int = 1,
         cluster_id: str = "",
         secure: bool = False,
+        mortal: bool = True,
     ) -> None:
         super().__init__()
         folder.mkdir(parents=True, exist_ok=True)
@@ -129,7 +137,9 @@ class KafkaBroker(ServerProcess):
             cluster_id=cluster_id,
             heap_mb=256,
             start_timeout_ms=180_000,
-            options=_TEST_OPTIONS | (self.secure.options if self.secure else {}),
+            options=_TEST_OPTIONS
+            | (_SOON_BACK if mortal else {})
+            | (self.secure.options if self.secure else {}),
         )
         self._kafka.prepare()
         self.number = number
@@ -209,16 +219,16 @@ class _GivenBroker(KafkaBroker):
 
 
 def own_options(bootstrap: str, **changes: Any) -> KafkaOptions:
-    """Names that no other test has; a dead member of the group is noticed within seconds."""
+    """Names that no other test has, and no member of the group that is taken for dead."""
     name = own_name()
     options = KafkaOptions(
         bootstrap=bootstrap,
         topic=f"{name}-orders",
         group=f"{name}-workers",
         partitions=3,
-        session_timeout_ms=2_000,
-        poll_interval_ms_max=6_000,
-        delivery_timeout_ms=10_000,
+        session_timeout_ms=12_000,
+        poll_interval_ms_max=60_000,
+        delivery_timeout_ms=60_000,
     )
     return replace(options, **changes)
 
@@ -275,7 +285,7 @@ def kafka_broker() -> Iterator[KafkaBroker]:
     folder = Path(tempfile.mkdtemp(prefix="seckill-kafka-"))
     broker = None
     try:
-        broker = KafkaBroker(folder, secure=True)
+        broker = KafkaBroker(folder, secure=True, mortal=False)
         yield broker.start()
     finally:
         if broker is not None and broker.running:

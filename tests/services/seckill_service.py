@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from seckill.runtime.bootstrap import Stores, open_stores
+from seckill.runtime.free_ports import choose_port
 from seckill.runtime.settings import load_settings
 from seckill.runtime.settings_report import with_run_settings
 
 __all__ = ["SeckillService", "wait_until"]
+
+_END_TIMEOUT_S = 120
 
 
 def wait_until(what: str, holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
@@ -35,7 +38,7 @@ class SeckillService:
         data_dir: Path,
         *flags: str,
         environment: Mapping[str, str] | None = None,
-        start_timeout_s: float = 60,
+        start_timeout_s: float = 180,
     ) -> None:
         self.data_dir = data_dir
         self._start_timeout_s = start_timeout_s
@@ -47,8 +50,9 @@ class SeckillService:
 
     def start(self) -> "SeckillService":
         assert self._process is None
-        # The port of the first start is kept, so that clients find the service again.
-        bind = self.bind or "127.0.0.1:0"
+        # The port of the first start is kept, so that clients find the service again; one that
+        # no client's own end can be given meanwhile.
+        bind = self.bind or f"127.0.0.1:{choose_port()}"
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -117,7 +121,7 @@ class SeckillService:
     def kill_supervisor(self) -> None:
         assert self._process is not None
         self._process.kill()
-        self._process.wait(20)
+        self._process.wait(_END_TIMEOUT_S)
         self._process = None
 
     def stop(self) -> int:
@@ -125,7 +129,7 @@ class SeckillService:
         if self._process is None:
             return 0
         self._process.send_signal(signal.SIGTERM)
-        code = self._process.wait(40)
+        code = self._process.wait(_END_TIMEOUT_S)
         self._process = None
         return code
 
@@ -134,7 +138,7 @@ class SeckillService:
             [sys.executable, "-m", "seckill", *arguments, "--data-dir", str(self.data_dir)],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             env=self._environment,
             check=False,
         )
@@ -147,7 +151,7 @@ class SeckillService:
 
     def with_stores(self, work: Callable[[Stores], Awaitable[Any]]) -> Any:
         """Run work on the service's own stores, in this process: cheaper than a command."""
-        loaded = load_settings({"data_dir": self.data_dir})
+        loaded = load_settings({"data_dir": self.data_dir, "redis_timeout_ms": 30_000})
         settings = with_run_settings(loaded).settings
 
         async def run() -> Any:

@@ -107,6 +107,7 @@ async def open_admin(
             "database_url": ledger_url,
             "key_prefix": keys.prefix,
             "durability": "memory",
+            "redis_timeout_ms": 30_000,
         }
     )
     loaded.settings.data.create()

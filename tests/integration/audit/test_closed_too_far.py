@@ -63,7 +63,9 @@ class Scene:
 
 @pytest.fixture
 async def scene(own_redis: RedisServer, tmp_path: Path) -> AsyncIterator[Scene]:
-    settings = load_settings({"data_dir": tmp_path / "data", "redis_url": own_redis.url}).settings
+    settings = load_settings(
+        {"data_dir": tmp_path / "data", "redis_url": own_redis.url, "redis_timeout_ms": 30_000}
+    ).settings
     settings.data.create()
     async with open_stores(settings) as stores:
         sale = await stores.ledger.sales.create_sale(

@@ -433,13 +433,13 @@ async def test_c32_a_slow_database_does_not_make_the_group_rebalance(
         monkeypatch.setattr(KafkaChannel, "_show_life", lambda _self, _consumer: None)
     options = own_options(
         way.options.bootstrap, topic=way.options.topic,
-        poll_interval_ms_max=1_500, session_timeout_ms=1_000,
+        poll_interval_ms_max=4_000, session_timeout_ms=3_000,
     )  # fmt: skip
     rebalances: list[int] = []
     await admit(way, ORDERS)
     await way.carry()
     ledger = SlowLedger()
-    ledger.slow_s = 4.0
+    ledger.slow_s = 8.0
     channel = KafkaChannel(
         options, "slow", dead=way.dead, on_rebalance=lambda: rebalances.append(1)
     )

@@ -23,7 +23,15 @@ def data(tmp_path: Path) -> DataDir:
 def make_settings(data: DataDir) -> SettingsMaker:
     def make(**flags: object) -> LoadedSettings:
         return load_settings(
-            {"data_dir": data.root, "bind": "127.0.0.1:0", "workers": 2, "auth": "dev", **flags}
+            {
+                "data_dir": data.root,
+                "bind": "127.0.0.1:0",
+                "workers": 2,
+                "auth": "dev",
+                "redis_timeout_ms": 30_000,
+                "queue_wait_ms_max": 60_000,
+                **flags,
+            }
         )
 
     return make

@@ -116,7 +116,9 @@ class Shop:
 
 @pytest.fixture
 async def shop(own_redis: RedisServer, tmp_path: Path) -> AsyncIterator[Shop]:
-    settings = load_settings({"data_dir": tmp_path / "data", "redis_url": own_redis.url}).settings
+    settings = load_settings(
+        {"data_dir": tmp_path / "data", "redis_url": own_redis.url, "redis_timeout_ms": 30_000}
+    ).settings
     settings.data.create()
     async with open_stores(settings) as stores:
         yield Shop(stores)
