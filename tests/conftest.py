@@ -11,13 +11,19 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 from redis.asyncio import Redis
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from seckill.admission.keys import Keys
 from seckill.admission.redis_client import connect
 from seckill.runtime.gc_tuning import bound_collections
+from services.kafka import kafka_broker
 from services.names import own_name
 from services.patient_loop import PatientLoop
+from services.postgres import postgres_server
 from services.redis import RedisServer
+
+__all__ = ["kafka_broker", "postgres_server"]
 
 # `ci` finds the same examples on every machine; `wild` looks further, with a seed that is printed.
 settings.register_profile(
@@ -33,30 +39,58 @@ settings.register_profile("wild", parent=settings.get_profile("ci"), derandomize
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
+_GROUPS = {
+    # They share one broker, which costs more to start than most of them.
+    "tests/chaos/test_kafka.py": "kafka",
+    "tests/contract/pipeline/": "kafka",
+    "tests/integration/kafka/": "kafka",
+}
+_ALONE = ("tests/chaos/", "tests/simulation/")
+_ROOMS = ("tests/e2e/", "tests/integration/", "tests/contract/", "tests/unit/")
+
+
+class _ByModule(LoadScopeScheduling):
+    """What goes to one process together when several share the run.
+
+    A module does, since its tests may share a service, and so do those that share something dear.
+    Tests that kill their own service, and the simulation, are long and share nothing: each of them
+    goes alone.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        for begins, group in _GROUPS.items():
+            if nodeid.startswith(begins):
+                return group
+        return nodeid if nodeid.startswith(_ALONE) else nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """See there. Not by marks and `loadgroup`: xdist 3.8 finds no group with pytest 9."""
+    return _ByModule(config, log)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What belongs to this run, and what goes together when several processes share it.
+    """What belongs to this run, and what comes first.
 
-    ``long`` tests are for ``scripts/chaos``, which says how many rounds it wants. A module keeps to
-    one process, since its tests may share a service. Those that kill their own service, and the
-    simulation, are long and share nothing: each goes alone, and first, so that none is left for the
-    end. The first kind mostly waits and the second mostly computes, so they take turns. Next are
-    the modules that run a whole service.
+    ``long`` tests are for ``scripts/chaos``, which says how many rounds it wants. What is long comes
+    early, so that none of it is left for the end: what goes alone, of which the tests that kill
+    mostly wait and the simulation mostly computes, so they take turns; then the rooms, from the
+    whole service down to single parts.
     """
     if "SECKILL_CHAOS_ROUNDS" not in os.environ:
         longer = [item for item in items if item.get_closest_marker("long") is not None]
         config.hook.pytest_deselected(items=longer)
         items[:] = [item for item in items if item.get_closest_marker("long") is None]
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(item.nodeid if _alone(item) else str(item.path)))
     turns: Counter[str] = Counter()
 
     def turn(item: pytest.Item) -> tuple[int, int]:
-        if not _alone(item):
-            return (1 if "e2e" in item.path.parts else 2), 0
-        kind = "waits" if item.get_closest_marker("chaos") else "computes"
-        turns[kind] += 1
-        return 0, turns[kind]
+        for room in _ALONE:
+            if item.nodeid.startswith(room):
+                turns[room] += 1
+                return 0, turns[room]
+        return 1, sum(not item.nodeid.startswith(_ROOMS[:at]) for at in range(1, len(_ROOMS)))
 
     items.sort(key=turn)
 
@@ -74,10 +108,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     bound_collections()
-
-
-def _alone(item: pytest.Item) -> bool:
-    return any(item.get_closest_marker(name) for name in ("chaos", "simulation"))
 
 
 @pytest.fixture(autouse=True)

@@ -24,9 +24,7 @@ from seckill.admission.reservation_ids import ReservationIds
 from seckill.domain.events import Admitted
 from seckill.ledger import Database, LedgerOptions, SQLLedger, ensure_schema
 from seckill.ledger.tables import orders
-from services.postgres import PostgresServer, postgres_server
-
-__all__ = ["postgres_server"]
+from services.postgres import PostgresServer
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(600)]
 

@@ -28,10 +28,10 @@ from chaos.rounds import (
 from seckill.admission.bucket import OUTBOX_GROUP
 from seckill.runtime.auditing import audit
 from seckill.runtime.bootstrap import Stores
-from services.kafka import KafkaBroker, kafka_broker
+from services.kafka import KafkaBroker
 from services.seckill_service import SeckillService, wait_until
 
-__all__ = ["kafka_broker", "own_broker"]
+__all__ = ["own_broker"]
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 

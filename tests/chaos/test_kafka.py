@@ -31,10 +31,10 @@ from chaos.rounds import (
     rounds_with_deaths,
 )  # fmt: skip
 from seckill.runtime.auditing import audit
-from services.kafka import KafkaBroker, KafkaCluster, kafka_broker
+from services.kafka import KafkaBroker, KafkaCluster
 from services.seckill_service import SeckillService, wait_until
 
-__all__ = ["kafka_broker", "own_broker"]
+__all__ = ["own_broker"]
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 

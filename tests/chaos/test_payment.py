@@ -38,10 +38,7 @@ from seckill.domain.sale import NewSale
 from seckill.payment.sandbox import Play
 from seckill.runtime.auditing import audit
 from seckill.runtime.bootstrap import Stores
-from services.postgres import postgres_server
 from services.seckill_service import SeckillService, wait_until
-
-__all__ = ["postgres_server"]
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 

@@ -27,12 +27,10 @@ from seckill.ledger import Database, LedgerOptions, SQLLedger, ensure_schema
 from seckill.pipeline.ports import Delivery, WriteReport
 from seckill.pipeline.worker import OrderWorker
 from seckill.runtime.bootstrap import _LEDGER_CONNECTIONS
-from services.postgres import PostgresServer, find_postgres, postgres_server
+from services.postgres import PostgresServer, find_postgres
 from services.proxy import TCPProxy
 from services.seckill_service import SeckillService
 from services.stage import until
-
-__all__ = ["postgres_server"]
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 

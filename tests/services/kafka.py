@@ -1,6 +1,6 @@
 """A real Kafka of the tests' own: free ports, own folder, small heap, ended by pid.
 
-``kafka_broker`` is a session fixture; import it into a conftest to use it. The jars are fetched once
+``kafka_broker`` is a session fixture. The jars are fetched once
 by Maven into the user's cache. SECKILL_TEST_KAFKA names a running broker to use instead, for the
 tests that leave the broker itself alone. Where no Kafka can be started, the tests that ask for it are
 skipped with one line that says so; with CI=true they fail.

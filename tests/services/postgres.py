@@ -1,6 +1,6 @@
 """A PostgreSQL of the tests' own: free port, own folder, ended by pid.
 
-``postgres_server`` is a session fixture; import it into a conftest to use it. Where PostgreSQL is not
+``postgres_server`` is a session fixture. Where PostgreSQL is not
 installed the tests that ask for it are skipped with one line that says so; with CI=true they fail.
 """
 

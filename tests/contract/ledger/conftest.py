@@ -3,15 +3,16 @@
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from contract.ledger.kit import ID_KEY, HandClock
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.ledger import Database, LedgerOptions, SQLLedger, ensure_schema
-from services.postgres import PostgresServer, postgres_server
 
-__all__ = ["postgres_server"]
+if TYPE_CHECKING:
+    from services.postgres import PostgresServer
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

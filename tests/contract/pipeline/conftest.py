@@ -7,11 +7,9 @@ import pytest
 from redis.asyncio import Redis
 
 from seckill.admission.keys import Keys
-from services.kafka import KafkaBroker, kafka_broker, make_topics, own_options
+from services.kafka import KafkaBroker, make_topics, own_options
 from services.stage import make_sale
 from services.ways import DirectWay, KafkaWay, Way, open_bucket
-
-__all__ = ["kafka_broker"]
 
 
 @pytest.fixture(params=["direct", "kafka"])

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from contract.ledger.conftest import backend, empty_url, ledger_url, postgres_server, templates
+from contract.ledger.conftest import backend, empty_url, ledger_url, templates
 from integration.admin.kit import AdminService, open_admin
 from seckill.admission.keys import Keys
 from seckill.ledger import Database, LedgerOptions, ensure_schema
 from services.redis import RedisServer
 
-__all__ = ["backend", "empty_url", "ledger_url", "postgres_server", "templates"]
+__all__ = ["backend", "empty_url", "ledger_url", "templates"]
 
 
 @pytest.fixture(scope="session")

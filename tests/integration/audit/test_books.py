@@ -15,9 +15,6 @@ from seckill.domain.order import OrderState
 from seckill.ledger import Database, LedgerOptions, SQLLedger, ensure_schema
 from seckill.ledger.looks import SQLAuditLedger
 from seckill.ledger.tables import collisions
-from services.postgres import postgres_server
-
-__all__ = ["postgres_server"]
 
 IDS = ReservationIds(ID_KEY)
 

@@ -7,9 +7,7 @@ import pytest
 from seckill.pipeline.kafka.dead_topic import DeadTopic
 from seckill.pipeline.kafka.options import KafkaOptions
 from seckill.pipeline.kafka.producer import KafkaProducer
-from services.kafka import KafkaBroker, kafka_broker, make_topics, own_options
-
-__all__ = ["kafka_broker"]
+from services.kafka import KafkaBroker, make_topics, own_options
 
 
 @pytest.fixture

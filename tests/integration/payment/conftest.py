@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from contract.ledger.conftest import backend, empty_url, ledger_url, postgres_server, templates
+from contract.ledger.conftest import backend, empty_url, ledger_url, templates
 from integration.payment.kit import PayShop, open_pay_shop
 from seckill.admission.keys import Keys
 from services.redis import RedisServer
 
-__all__ = ["backend", "empty_url", "ledger_url", "postgres_server", "templates"]
+__all__ = ["backend", "empty_url", "ledger_url", "templates"]
 
 
 @pytest.fixture
