@@ -25,7 +25,6 @@ def campaign() -> Iterator[Campaign]:
         yield Campaign(stores)
 
 
-@pytest.mark.simulation
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_schedule_breaks_a_promise(campaign: Campaign, chunk: int) -> None:
@@ -34,7 +33,6 @@ def test_no_schedule_breaks_a_promise(campaign: Campaign, chunk: int) -> None:
         assert not broken, f"{broken}; replay it: {replay(seed)}"
 
 
-@pytest.mark.simulation
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("rules", "first_seed"),
