@@ -12,6 +12,7 @@ from seckill.web.orders import OrderBook
 from seckill.web.problems import HTTPProblem, Unavailable
 from unit.web.doubles import (
     IDS,
+    PATIENT,
     PartAway,
     Queue,
     ShelfOfOrders,
@@ -33,7 +34,7 @@ class Case:
             queued=self.queue,
             ids=IDS,
             catalogue=self.shop,
-            limits=limits or WebLimits(order_wait_ms=200),
+            limits=limits or PATIENT,
             metrics=self.tally,
         )
 
@@ -126,9 +127,16 @@ async def test_a_slow_ledger_is_waited_for_only_so_long() -> None:
             await book.page(ANN, 10, None)
         assert case.tally.bounds == {"order_reads": 1, "order_calls": 1}
         assert case.books.in_flight == 2, "leaving does not cut the read"
-        release.set()
         case.books.orders[reservation(1)] = order(1)
-        assert await book.find(reservation(1), ANN) == order(1)
+        release.set()
+        while case.books.in_flight:
+            await asyncio.sleep(0)
+        # Asked again until the answer is in time: on a busy machine even this may take too long.
+        found = None
+        while found is None:
+            with contextlib.suppress(Unavailable):
+                found = await book.find(reservation(1), ANN)
+        assert found == order(1)
 
 
 async def test_too_many_in_the_queue_are_refused_at_once() -> None:
@@ -188,7 +196,7 @@ async def test_cancelling_ends_an_unpaid_order_and_nothing_else() -> None:
 
 
 async def test_the_live_feed_reads_in_bounded_steps() -> None:
-    case = Case(WebLimits(order_batch_max=10))
+    case = Case(replace(PATIENT, order_batch_max=10))
     names = [reservation(n) for n in range(1, 26)]
     case.books.orders = {reservation(n): order(n) for n in range(1, 26)}
     assert len(await case.book.states(names)) == 25
