@@ -58,12 +58,12 @@ def test_several_signatures_of_one_message_are_looked_through() -> None:
         assert READER.read(headers | {"webhook-signature": given}, body) is not None
 
 
-@pytest.mark.parametrize("late_s", [-TOLERANCE_S + 20, 0, TOLERANCE_S - 20])
+@pytest.mark.parametrize("late_s", [-TOLERANCE_S + 100, 0, TOLERANCE_S - 100])
 def test_a_clock_that_is_a_little_off_is_borne(late_s: float) -> None:
     assert READER.read(*message(late_s=late_s)) is not None
 
 
-@pytest.mark.parametrize("late_s", [-TOLERANCE_S - 20, TOLERANCE_S + 20])
+@pytest.mark.parametrize("late_s", [-TOLERANCE_S - 100, TOLERANCE_S + 100])
 def test_a_message_of_another_time_is_not_believed(late_s: float) -> None:
     with pytest.raises(BadSignature):
         READER.read(*message(late_s=late_s))

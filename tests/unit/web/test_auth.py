@@ -3,7 +3,7 @@ import hashlib
 import hmac
 import json
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 import jwt
@@ -151,9 +151,52 @@ def test_a_public_key_is_never_taken_for_a_secret() -> None:
         who(auth, bad)
 
 
-def test_clocks_may_differ_by_a_minute_and_no_more() -> None:
-    assert who(hs256(), token(exp=int(time.time()) - 50)) == "ann"
-    assert who(hs256(), token(nbf=int(time.time()) + 50)) == "ann"
+class StandingTime(datetime):
+    """Today's date, at one and the same instant."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> "StandingTime":
+        return cls.fromtimestamp(NOW_S, tz)
+
+
+class StandingClock(SystemClock):
+    at_ms = 0
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+
+NOW_S = 1_796_126_400
+
+
+@pytest.fixture
+def standing_clock(monkeypatch: pytest.MonkeyPatch) -> StandingClock:
+    """A clock that is moved by hand; the library's own stands where it starts."""
+    monkeypatch.setattr("jwt.api_jwt.datetime", StandingTime)
+    clock = StandingClock()
+    clock.at_ms = NOW_S * 1000
+    return clock
+
+
+@pytest.mark.parametrize(
+    ("claims", "good"),
+    [
+        ({"exp": NOW_S - 59}, True),
+        ({"exp": NOW_S - 60}, False),
+        ({"exp": NOW_S + 600, "nbf": NOW_S + 60}, True),
+        ({"exp": NOW_S + 600, "nbf": NOW_S + 61}, False),
+    ],
+)
+def test_clocks_may_differ_by_a_minute_and_no_more(
+    standing_clock: StandingClock, claims: dict[str, int], good: bool
+) -> None:
+    auth = JWTAuth("HS256", FixedKey("HS256", SECRET), standing_clock)
+    if good:
+        assert who(auth, token(**claims)) == "ann"
+    else:
+        with pytest.raises(HTTPProblem) as refused:
+            who(auth, token(**claims))
+        assert refused.value.status == 401
 
 
 def test_audience_and_issuer_are_checked_when_set() -> None:
@@ -169,17 +212,11 @@ def test_audience_and_issuer_are_checked_when_set() -> None:
             who(auth, bad)
 
 
-class MovedClock(SystemClock):
-    shift_ms = 0
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self.shift_ms
-
-
-def test_a_remembered_token_expires_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = MovedClock()
-    auth = JWTAuth("HS256", FixedKey("HS256", SECRET), clock)
-    good = token(exp=int(time.time()) + 5)
+def test_a_remembered_token_expires_too(
+    monkeypatch: pytest.MonkeyPatch, standing_clock: StandingClock
+) -> None:
+    auth = JWTAuth("HS256", FixedKey("HS256", SECRET), standing_clock)
+    good = token(exp=NOW_S + 5)
     assert who(auth, good) == "ann"
     verified = []
 
@@ -188,9 +225,9 @@ def test_a_remembered_token_expires_too(monkeypatch: pytest.MonkeyPatch) -> None
         raise LookupError
 
     monkeypatch.setattr(auth, "_verify", refuse)
-    clock.shift_ms = 60_000
+    standing_clock.at_ms += 64_999
     assert who(auth, good) == "ann", "still within the leeway, and remembered"
-    clock.shift_ms = 66_000
+    standing_clock.at_ms += 1
     with pytest.raises(LookupError):
         who(auth, good)
     assert verified == [good.encode()]
