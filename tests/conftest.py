@@ -151,7 +151,7 @@ def keys() -> Keys:
 @pytest.fixture
 async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
     """A client of the shared Redis, built as the service builds its own."""
-    client = connect(redis_server.url, timeout_ms=10_000)
+    client = connect(redis_server.url, timeout_ms=60_000)
     yield client
     await client.aclose()
 

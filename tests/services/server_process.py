@@ -1,5 +1,6 @@
 """One process of a server, as the tests treat it: ended by pid, frozen, thawed."""
 
+import os
 import signal
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ class ServerProcess:
     def freeze(self) -> None:
         """Stop the process as it stands: connections stay open, nothing is answered."""
         self.send(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def thaw(self) -> None:
         self.send(signal.SIGCONT)

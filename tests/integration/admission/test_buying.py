@@ -38,7 +38,7 @@ from services.stage import (
 )
 
 STALENESS_MS = 50
-QUICK_FLAG = Bounds(sold_out_staleness_ms=STALENESS_MS)
+QUICK_FLAG = Bounds(sold_out_staleness_ms=STALENESS_MS, queue_wait_ms_max=60_000)
 
 
 async def redis_now_ms(redis: Redis) -> int:
@@ -199,7 +199,6 @@ async def test_posts_before_the_start_leave_the_buyer_free_to_buy_after_it(
         assert {d.outcome for d in late} == {Outcome.SUCCESS}
 
 
-@pytest.mark.timeout(60)
 async def test_the_first_and_the_last_millisecond_are_those_of_the_sale(
     redis: Redis, keys: Keys
 ) -> None:
@@ -211,9 +210,11 @@ async def test_the_first_and_the_last_millisecond_are_those_of_the_sale(
     scripts, names = Scripts(redis), keys.bucket(BUCKET)
     seen: set[str] = set()
     sale = make_sale(stock_units=1_000_000)
+    took_ms = 1
     for number in range(20_000):
         now = (await buckets.look(BUCKET)).now_ms
-        edge = now + number % 3
+        # About where the decision will be, as far as the last one can tell.
+        edge = now + took_ms + number % 3 - 1
         at_start = number % 2 == 0
         sale = dataclasses.replace(
             sale,
@@ -226,6 +227,7 @@ async def test_the_first_and_the_last_millisecond_are_those_of_the_sale(
             ADMIT, (names.meta, names.buyers, names.outbox), [1, 0, 0, f"u{number}", "t", 1]
         )
         decided_at, code = reply[1], reply[5]
+        took_ms = decided_at - now
         if at_start:
             assert code == (Outcome.NOT_STARTED if decided_at < edge else Outcome.SUCCESS)
             name = "start"
@@ -349,8 +351,8 @@ async def test_a_name_that_cannot_be_sent_is_its_callers_error_and_stops_nobody(
     async with open_gate(redis_server.url, keys, marks_folder) as gate:
         await gate.buy("warm-up")
         with pytest.raises(UnicodeEncodeError):
-            await asyncio.wait_for(gate.buy("\ud800"), 2)
-        answer = await asyncio.wait_for(gate.buy("next"), 2)
+            await asyncio.wait_for(gate.buy("\ud800"), 60)
+        answer = await asyncio.wait_for(gate.buy("next"), 60)
         assert answer.outcome is Outcome.SUCCESS
 
 

@@ -21,7 +21,7 @@ STOCK, BUYERS, CONNECTIONS = 20, 200, 16
 
 async def race(url: str, buy: Callable[[Redis, str], Awaitable[bool]]) -> int:
     """200 buyers over 16 connections, all at once. Returns how many were told yes."""
-    clients = [connect(url, timeout_ms=10_000) for _ in range(CONNECTIONS)]
+    clients = [connect(url, timeout_ms=60_000) for _ in range(CONNECTIONS)]
     await asyncio.gather(*(client.ping() for client in clients))
     answers = await asyncio.gather(
         *(buy(clients[n % CONNECTIONS], f"user-{n}") for n in range(BUYERS))
@@ -78,7 +78,7 @@ from seckill.admission.scripts import ADMIT, Scripts
 from seckill.domain.reservation import BucketId
 async def main():
     names = Keys(prefix=sys.argv[2]).bucket(BucketId(1, 0))
-    scripts = Scripts(connect(sys.argv[1], timeout_ms=5000))
+    scripts = Scripts(connect(sys.argv[1], timeout_ms=60000))
     await scripts.run(ADMIT, (names.meta, names.buyers, names.outbox), [1, 0, 0, "A", "t", 1])
     print("deducted", flush=True)
     sys.stdin.readline()
@@ -96,7 +96,7 @@ def run_and_kill(program: str, url: str, prefix: str) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"deducted\n"
         os.kill(process.pid, signal.SIGKILL)
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
 
 
 async def test_deduct_then_send_loses_the_item_of_a_killed_process_and_the_outbox_does_not(

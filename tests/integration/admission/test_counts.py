@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from redis.asyncio import Redis
 
 from seckill.admission.bounds import BATCH_ENTRIES_CAP, Bounds
@@ -56,12 +55,12 @@ async def test_a_batch_is_capped_whatever_the_setting_says(
 ) -> None:
     """C76: in entries, and in bytes of names."""
     await open_sale(redis, keys, make_sale(stock_units=100_000))
-    greedy = Bounds(batch_entries_max=10_000, batch_bytes_max=10**9)
+    greedy = Bounds(batch_entries_max=10_000, batch_bytes_max=10**9, queue_wait_ms_max=60_000)
     assert greedy.batch_entries_max == BATCH_ENTRIES_CAP == 512
     async with open_gate(redis_server.url, keys, marks_folder, bounds=greedy) as gate:
         await buy([gate], [f"user-{n}" for n in range(5_000)])
         assert max(gate.counts.batches) == 512
-    narrow = Bounds(batch_bytes_max=1_000)
+    narrow = Bounds(batch_bytes_max=1_000, queue_wait_ms_max=60_000)
     async with open_gate(redis_server.url, keys, marks_folder, bounds=narrow) as gate:
         await buy([gate], [f"名{n:03}" * 10 for n in range(100)])  # 60 bytes each
         assert max(gate.counts.batches) == 1_000 // 60
@@ -78,10 +77,7 @@ async def test_a_buyer_costs_a_stated_number_of_bytes_and_a_refused_one_none(
         found: list[bytes] = await redis.execute_command("DEBUG", "DIGEST-VALUE", *all_names)
         return found
 
-    patient = Bounds(queue_wait_ms_max=60_000)  # a busy machine must not send anybody away here
-    async with open_gate(
-        redis_server.url, keys, marks_folder, timeout_ms=10_000, bounds=patient
-    ) as gate:
+    async with open_gate(redis_server.url, keys, marks_folder) as gate:
         first = await buy([gate], [f"user-{n:05}" for n in range(10_000)])
         assert {d.outcome for d in first} == {Outcome.SUCCESS}
     buyers_bytes = await redis.memory_usage(names.buyers, samples=0)
@@ -103,7 +99,6 @@ async def test_a_buyer_costs_a_stated_number_of_bytes_and_a_refused_one_none(
     assert buyers_bytes / 10_000 <= BYTES_PER_BUYER_MAX
 
 
-@pytest.mark.timeout(100)
 async def test_no_script_holds_redis_up_however_large_the_sale_is(  # noqa: PLR0915  -- a list of measurements
     tmp_path: Path, keys: Keys
 ) -> None:
@@ -115,7 +110,7 @@ async def test_no_script_holds_redis_up_however_large_the_sale_is(  # noqa: PLR0
     not the script's doing.
     """
     server = RedisServer(tmp_path / "redis").start()
-    redis = connect(server.url, timeout_ms=10_000)
+    redis = connect(server.url, timeout_ms=60_000)
     scripts = Scripts(redis)
     buckets = Buckets(redis, scripts, keys)
     sale = make_sale(stock_units=1_000_000, limit_per_user=100)

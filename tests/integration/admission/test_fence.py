@@ -68,7 +68,7 @@ class Scene:
 
 @pytest.fixture
 async def scene(own_redis: RedisServer, keys: Keys, marks_folder: Path) -> AsyncIterator[Scene]:
-    redis = connect(own_redis.url, timeout_ms=10_000)
+    redis = connect(own_redis.url, timeout_ms=60_000)
     scene = Scene(own_redis, redis, keys, marks_folder)
     assert await scene.keep() is Verdict.REOPENED
     assert await scene.keep() is Verdict.FINE
@@ -129,7 +129,7 @@ async def test_a_flushed_redis_is_fenced_and_not_sold_out_and_rebuilt_from_the_l
         assert all([await refused(gate, f"early-{n}") for n in range(20)])
         assert await scene.keep() is Verdict.NEEDS_REBUILD
         assert all([await refused(gate, f"early-{n}") for n in range(20)])
-        statement = await scene.keeper.rebuild(BUCKET, deadline_ms=5_000)
+        statement = await scene.keeper.rebuild(BUCKET, deadline_ms=60_000)
         assert (statement.put_units, statement.held_units, statement.buyers) == (100, 40, 40)
         assert list(statement.lost) == []
         await scene.open_again(gate)
@@ -183,7 +183,7 @@ async def test_a_restored_older_file_is_refused_since_the_marks_know_better(
         assert await scene.keep() is Verdict.NEEDS_REBUILD
         assert await scene.keep() is Verdict.NEEDS_REBUILD
         await scene.ledger.take_outbox(scene.redis, scene.keys)
-        statement = await scene.keeper.rebuild(BUCKET, deadline_ms=5_000)
+        statement = await scene.keeper.rebuild(BUCKET, deadline_ms=60_000)
         told = ReservationIds(ID_KEY)
         assert [told.decode(i) for i in statement.lost] == [
             Place(BUCKET.sale_id, 1, 0, seq) for seq in (3, 4, 5)
@@ -272,7 +272,7 @@ def killed_process_that_acknowledged_seven(marks_folder: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"told\n"
         os.kill(process.pid, signal.SIGKILL)
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(60) == -signal.SIGKILL
 
 
 async def test_what_a_killed_process_had_told_counts(scene: Scene) -> None:
@@ -288,9 +288,10 @@ async def test_what_a_killed_process_had_told_counts(scene: Scene) -> None:
 async def test_a_living_process_that_waits_for_a_reply_is_waited_for_but_not_for_ever(
     scene: Scene,
 ) -> None:
-    scene.keeper = scene.ledger.keeper(
-        scene.redis, scene.keys, scene.marks, patience=Patience(quiet_ms=200)
-    )
+    def look_with(patience: Patience) -> None:
+        scene.keeper = scene.ledger.keeper(scene.redis, scene.keys, scene.marks, patience=patience)
+
+    look_with(Patience(quiet_ms=600_000))
     async with open_gate(scene.server.url, scene.keys, scene.marks) as gate:
         await gate.buy("A")
     with MarkWriter(scene.marks, "web-5") as other:
@@ -302,6 +303,7 @@ async def test_a_living_process_that_waits_for_a_reply_is_waited_for_but_not_for
         assert await scene.keep() is Verdict.REOPENED
         await scene.restart()
         other.sending(BUCKET, 2)
+        look_with(Patience(quiet_ms=200))
 
         async def judged() -> bool:
             return await scene.keep() is Verdict.REOPENED
@@ -315,7 +317,7 @@ async def test_a_keeper_does_not_reopen_what_a_rebuild_has_just_closed(scene: Sc
     """`seckill rebuild` runs beside the worker's keeper: the one must not undo the other."""
     async with open_gate(scene.server.url, scene.keys, scene.marks) as gate:
         await buy([gate], ["A", "B"])
-        rebuilding = asyncio.create_task(scene.keeper.rebuild(BUCKET, deadline_ms=5_000))
+        rebuilding = asyncio.create_task(scene.keeper.rebuild(BUCKET, deadline_ms=60_000))
 
         async def closed() -> bool:
             return (await scene.buckets.look(BUCKET)).status is not Status.OK
@@ -343,7 +345,7 @@ async def test_a_rebuild_waits_for_the_outbox_and_gives_up_in_time(scene: Scene)
         await scene.restart()
         assert await scene.keep() is Verdict.NEEDS_REBUILD  # a restart does not unlock it
         await scene.ledger.take_outbox(scene.redis, scene.keys)
-        statement = await scene.keeper.rebuild(BUCKET, deadline_ms=5_000)
+        statement = await scene.keeper.rebuild(BUCKET, deadline_ms=60_000)
         assert statement.held_units == 1
         assert await scene.keep() is Verdict.FINE
 

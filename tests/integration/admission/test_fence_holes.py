@@ -43,7 +43,7 @@ async def test_the_hole_that_seq_alone_leaves(
 ) -> None:
     """One process acknowledged 100, Redis came back at 90, and another one, that had seen 85,
     admits 20. The first finds 110, which is more than it knows: seq alone sees nothing."""
-    redis = connect(own_redis.url, timeout_ms=10_000)
+    redis = connect(own_redis.url, timeout_ms=60_000)
     ledger = MemoryFenceLedger([make_sale(stock_units=500)])
     keeper = ledger.keeper(redis, keys, marks_folder)
     assert (await keeper.keep())[BUCKET] is Verdict.REOPENED
@@ -67,7 +67,7 @@ async def test_the_hole_that_seq_alone_leaves(
                 assert (await Buckets(redis, Scripts(redis), keys).look(BUCKET)).seq == 90
                 assert (await keeper.keep())[BUCKET] is Verdict.NEEDS_REBUILD
                 await ledger.take_outbox(redis, keys)
-                statement = await keeper.rebuild(BUCKET, deadline_ms=5_000)
+                statement = await keeper.rebuild(BUCKET, deadline_ms=60_000)
                 assert list(statement.lost) == told, "named one by one"
             else:
                 await believe_in_this_server(redis, keys)
@@ -142,7 +142,7 @@ async def test_what_redis_confirmed_and_forgot_is_noticed(
     own_redis: RedisServer, keys: Keys, tmp_path: Path, marks_folder: Path, what: str
 ) -> None:
     """Nobody has read its event: that Redis had it is known by the word of who asked alone."""
-    redis = connect(own_redis.url, timeout_ms=10_000)
+    redis = connect(own_redis.url, timeout_ms=60_000)
     async with open_service(redis, keys, tmp_path, marks_folder, stock_units=10) as service:
         ((_, order),) = await service.buy(["ann"])
         await service.write()
@@ -172,7 +172,7 @@ async def test_a_word_that_comes_when_the_bucket_has_gone_on_counts_for_nothing(
 
     And where Redis forgot nothing, asking again makes nothing twice.
     """
-    redis = connect(own_redis.url, timeout_ms=10_000)
+    redis = connect(own_redis.url, timeout_ms=60_000)
     async with open_service(redis, keys, tmp_path, marks_folder, stock_units=10) as service:
         ((_, order),) = await service.buy(["ann"])
         await service.write()

@@ -44,7 +44,7 @@ def addresses() -> Iterator[dict[str, str]]:
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "unix"])
 async def test_a_client_of_the_loop_reaches_it(addresses: dict[str, str], scheme: str) -> None:
-    client = connect(addresses[scheme], timeout_ms=5_000)
+    client = connect(addresses[scheme], timeout_ms=60_000)
     try:
         assert await client.ping()
     finally:
@@ -53,7 +53,7 @@ async def test_a_client_of_the_loop_reaches_it(addresses: dict[str, str], scheme
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss", "unix"])
 def test_a_client_of_a_thread_reaches_it(addresses: dict[str, str], scheme: str) -> None:
-    client = connect_blocking(addresses[scheme], timeout_ms=5_000)
+    client = connect_blocking(addresses[scheme], timeout_ms=60_000)
     try:
         assert client.ping()
     finally:

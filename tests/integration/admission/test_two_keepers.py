@@ -29,7 +29,7 @@ KEEPERS = 4
 
 async def test_many_keepers_at_once_carry_a_bucket_on_once(tmp_path: Path) -> None:
     server = RedisServer(tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "always")
-    redis = connect(server.start().url, timeout_ms=1_000)
+    redis = connect(server.start().url, timeout_ms=60_000)
     keys, clock, ids = Keys("t"), PatientClock(), ReservationIds(b"k" * 16)
     buckets = Buckets(redis, Scripts(redis), keys)
     database = Database(LedgerOptions(url=f"sqlite:///{tmp_path / 'ledger.db'}"))
