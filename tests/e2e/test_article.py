@@ -27,7 +27,6 @@ def _goods_of(report: dict[str, Any]) -> str:
     return str(report["target"]).rsplit(" ", 1)[-1]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("stock", "buyers"),
     [(0, _BUYERS_OF_FEW), (1, _BUYERS_OF_FEW), (100, 10_000), (10_000, 10_000)],

@@ -128,7 +128,6 @@ def seconds_of(service: SeckillService, resource: str, since_ms: int) -> list[di
     return found
 
 
-@pytest.mark.timeout(120)
 def test_the_start_names_the_port_that_takes_commands(guarded: SeckillService) -> None:
     # Any free one was asked for here; with a dashboard on the same machine the usual one is taken.
     wait_until("the start has told what runs where", lambda: "  commands  " in guarded.log())
@@ -254,7 +253,6 @@ def test_the_switch_of_a_dashboard_reaches_every_process(service: SeckillService
     obeyed(service, 429)
 
 
-@pytest.mark.timeout(90)
 def test_c43_killed_processes_obey_from_their_first_request_and_so_does_the_next_start(
     service: SeckillService,
 ) -> None:
@@ -294,7 +292,6 @@ def eight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeckillService]:
         yield service
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("connections", [64, 1], ids=["evenly", "all on one process"])
 def test_c31_one_limit_holds_for_eight_processes_wherever_the_calls_arrive(
     eight: SeckillService, connections: int

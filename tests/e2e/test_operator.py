@@ -6,14 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from seckill.domain.ids import check_goods_id
 from seckill.domain.reservation import BucketId
 from seckill.runtime.bootstrap import Stores
 from services.seckill_service import SeckillService, wait_until
-
-pytestmark = pytest.mark.timeout(300)
 
 
 def buy(service: SeckillService, user: str) -> str:

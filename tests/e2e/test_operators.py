@@ -7,11 +7,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from services.seckill_service import SeckillService, wait_until
-
-pytestmark = pytest.mark.timeout(300)
 
 WHY = {"reason": "the story wants it"}
 

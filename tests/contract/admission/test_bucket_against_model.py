@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from typing import Any, ClassVar
 
-import pytest
 from hypothesis import Phase, settings, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -402,7 +401,6 @@ class BucketMachine(RuleBasedStateMachine):
             assert seqs == list(range(seqs[0], seqs[0] + len(seqs))), epoch
 
 
-@pytest.mark.timeout(100)
 def test_every_script_says_and_writes_what_the_model_says(
     redis_server: RedisServer, keys: Keys
 ) -> None:

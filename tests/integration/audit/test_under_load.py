@@ -157,7 +157,6 @@ async def busy(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_audits_under_full_load_find_nothing(
     busy: Service, redis_server: RedisServer, *, restarts: bool
@@ -247,7 +246,6 @@ LAG_AUDITS = int(os.environ.get("SECKILL_TEST_LAG_AUDITS", "10"))
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 async def test_audits_while_the_ledger_lags_find_nothing_but_a_true_loss(busy: Service) -> None:
     """C81 with lag: nothing is written while buyers come, so all of it is in flight, and calm."""
     users = (f"lag-{number}" for number in range(100_000))

@@ -31,7 +31,7 @@ ORDERS = int(os.environ.get("SECKILL_RACE_ORDERS", "60"))
 ROUNDS = int(os.environ.get("SECKILL_CHAOS_ROUNDS", "3"))
 SEED = int(os.environ.get("SECKILL_CHAOS_SEED", "20261201"))
 
-pytestmark = pytest.mark.timeout(300 + ORDERS)
+pytestmark = pytest.mark.timeout(600 + ORDERS)
 
 CALM = {200, 204, 409}
 

@@ -124,7 +124,7 @@ async def shop(own_redis: RedisServer, tmp_path: Path) -> AsyncIterator[Shop]:
         yield Shop(stores)
 
 
-@pytest.mark.timeout(60 + SALES * (BUYERS + REFUSED) // 200)
+@pytest.mark.timeout(600 + SALES * (BUYERS + REFUSED) // 200)
 async def test_sales_that_are_over_leave_redis_and_their_memory_comes_back(
     shop: Shop, own_redis: RedisServer
 ) -> None:
