@@ -29,12 +29,19 @@ class _PatientSelector(selectors.DefaultSelector):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stalled_s = 0.0
+        self._stalled_s = 0.0
         self._back_at_s = time.monotonic()
 
+    def stalled_s(self, now_s: float) -> float:
+        """How long it stood still until now, the running round of callbacks included.
+
+        Without that, time would go back after a callback that was held up and looked at it.
+        """
+        return self._stalled_s + max(now_s - self._back_at_s - _ROUND_S, 0.0)
+
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, Any]]:
-        self._count(time.monotonic() - self._back_at_s)
         began_s = time.monotonic()
+        self._count(began_s - self._back_at_s)
         ready = super().select(timeout)
         self._back_at_s = time.monotonic()
         if timeout is not None:
@@ -42,7 +49,7 @@ class _PatientSelector(selectors.DefaultSelector):
         return ready
 
     def _count(self, spent_s: float) -> None:
-        self.stalled_s += max(spent_s - _ROUND_S, 0.0)
+        self._stalled_s += max(spent_s - _ROUND_S, 0.0)
 
 
 class PatientLoop(asyncio.SelectorEventLoop):
@@ -54,7 +61,8 @@ class PatientLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         """Seconds that this loop was not kept from running."""
-        return super().time() - self._patient.stalled_s
+        now_s = super().time()
+        return now_s - self._patient.stalled_s(now_s)
 
 
 class PatientClock(SystemClock):

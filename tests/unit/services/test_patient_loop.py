@@ -17,6 +17,16 @@ async def test_what_holds_the_loop_up_is_no_time_that_passed() -> None:
     assert loop.time() - before < 0.2
 
 
+async def test_time_never_goes_back() -> None:
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    time.sleep(0.15)  # noqa: ASYNC251  -- as above
+    within = loop.time()
+    await asyncio.sleep(0)
+    assert before <= within <= loop.time()
+    assert within - before < 0.05
+
+
 async def test_a_wait_that_lasts_longer_than_it_was_to_counts_as_long_as_it_was_to() -> None:
     loop = asyncio.get_running_loop()
     before = loop.time()
