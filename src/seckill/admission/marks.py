@@ -40,7 +40,8 @@ ENTRIES_MAX: Final = 4096
 _ID_FILE: Final = "folder-id"
 _MAGIC: Final = b"SECKMARK"
 _HEADER_BYTES: Final = 64
-_LOCK_WAIT_S: Final = 1.0
+_LOCK_WAIT_S: Final = 5.0
+_LOCK_RETRY_S: Final = 0.005
 _ENTRY: Final = struct.Struct("<QIIQQ")  # sale, bucket, in flight, epoch, seq
 _SEQ_AT: Final = 24
 _IN_FLIGHT_AT: Final = 12
@@ -213,17 +214,16 @@ def living_slots(folder: Path) -> set[str]:
 
 
 def _lock(file: int) -> None:
-    """Take the slot. A reader may hold the lock for a moment, to see whether anybody lives here."""
-    deadline = time.monotonic() + _LOCK_WAIT_S
-    while True:
-        try:
+    """Take the slot. A reader may hold the lock for a moment, to see whether anybody lives here.
+
+    The wait is counted in tries, not by a clock: a machine that stood still has let nobody go on.
+    """
+    for _ in range(round(_LOCK_WAIT_S / _LOCK_RETRY_S)):
+        with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.005)
-        else:
             return
+        time.sleep(_LOCK_RETRY_S)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _lockable(file: int) -> bool:

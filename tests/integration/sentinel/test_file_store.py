@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -109,6 +110,25 @@ def test_a_writer_that_hangs_is_named_and_not_waited_for_without_end(
     with store._writing(), pytest.raises(RuleStoreBusy):
         store.save("flow", flow(1))
     assert store.load("flow") is None
+
+
+def test_a_machine_that_stood_still_makes_no_writer_hang(
+    store: FileRuleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    naps = []
+    with contextlib.ExitStack() as writer:
+        writer.enter_context(store._writing())
+
+        def sleep(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 3:
+                writer.close()
+
+        monkeypatch.setattr("time.sleep", sleep)
+        monkeypatch.setattr("time.monotonic", lambda: 60.0 * len(naps))
+        store.save("flow", flow(1))
+    assert len(naps) == 3
+    assert counts(store.load("flow")) == [1]
 
 
 @pytest.mark.parametrize("store", ["file", "naive"], indirect=False)

@@ -1,5 +1,6 @@
 """The marks of a process: what it acknowledged survives it, and is seen by whoever judges."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -56,6 +57,27 @@ def test_a_slot_has_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             MarkWriter(tmp_path, "web-0")
         MarkWriter(tmp_path, "web-1").close()
     MarkWriter(tmp_path, "web-0").close()
+
+
+def test_a_machine_that_stood_still_does_not_end_the_wait_for_a_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks at the marks holds the slot for a moment, and stood still with it."""
+    MarkWriter(tmp_path, "web-0").close()
+    reader = os.open(tmp_path / "web-0.marks", os.O_RDONLY)
+    fcntl.flock(reader, fcntl.LOCK_SH)
+    naps = []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 3:
+            fcntl.flock(reader, fcntl.LOCK_UN)
+
+    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr("time.monotonic", lambda: 60.0 * len(naps))
+    MarkWriter(tmp_path, "web-0").close()
+    assert len(naps) == 3
+    os.close(reader)
 
 
 def test_a_refused_slot_leaks_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

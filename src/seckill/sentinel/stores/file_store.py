@@ -257,17 +257,17 @@ class FileRuleStore:
     def _writing(self) -> Iterator[None]:
         """Be the only writer, over all processes and threads."""
         with (self._folder / ".lock").open("ab") as file:
-            deadline_s = time.monotonic() + LOCK_WAIT_S
-            while True:
+            # Tries are counted: on a machine that stood still nobody has held it for so long.
+            for _ in range(round(LOCK_WAIT_S / LOCK_RETRY_S)):
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    if time.monotonic() > deadline_s:
-                        raise RuleStoreBusy(
-                            f"another process has held {self._folder} for {LOCK_WAIT_S:g} s"
-                        ) from None
                     time.sleep(LOCK_RETRY_S)
+            else:
+                raise RuleStoreBusy(
+                    f"another process has held {self._folder} for {LOCK_WAIT_S:g} s"
+                )
             # Closing the file lets go of the lock; so does being killed.
             yield
 
