@@ -9,7 +9,8 @@ import pytest
 
 from contract.ledger.kit import ID_KEY, HandClock
 from seckill.admission.reservation_ids import ReservationIds
-from seckill.ledger import Database, LedgerOptions, SQLLedger, ensure_schema
+from seckill.ledger import Database, SQLLedger, ensure_schema
+from services.ledger_options import patient_options
 
 if TYPE_CHECKING:
     from services.postgres import PostgresServer
@@ -49,7 +50,7 @@ async def ledger_url(
             url = f"sqlite:///{tmp_path_factory.mktemp('template')}/ledger.db"
         else:
             url = request.getfixturevalue("postgres_server").create_database()
-        template = Database(LedgerOptions(url=url))
+        template = Database(patient_options(url))
         await ensure_schema(template)
         await template.dispose()
         templates[backend] = url
@@ -69,7 +70,7 @@ def clock() -> HandClock:
 async def database(ledger_url: str) -> AsyncIterator[Database]:
     """The database with its tables; at the end no connection may be left in use."""
     # A busy machine must not turn a race into a time-out; the bounds have tests of their own.
-    database = Database(LedgerOptions(url=ledger_url, pool_size=4, pool_timeout_s=60))
+    database = Database(patient_options(ledger_url, pool_size=4))
     yield database
     assert database.connections_in_use == 0
     await database.dispose()

@@ -15,11 +15,12 @@ from sqlalchemy import event
 
 from contract.ledger.kit import ID_KEY, HandClock, copies_seen
 from seckill.admission.reservation_ids import ReservationIds
-from seckill.ledger import Database, LedgerOptions, SQLLedger
+from seckill.ledger import Database, SQLLedger
+from services.ledger_options import patient_options
 
 
 async def write(url: str, events: list[object], die_before: int) -> None:
-    database = Database(LedgerOptions(url=url, pool_size=1))
+    database = Database(patient_options(url, pool_size=1))
     ledger = SQLLedger(database, ReservationIds(ID_KEY), HandClock())
     await ledger.reading.ping()  # connected, so that only the statements of the batch count
     count = 0

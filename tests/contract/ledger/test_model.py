@@ -14,7 +14,8 @@ from seckill.admission.reservation_ids import ReservationIds
 from seckill.domain.events import Admitted, BucketEvent, Released, StockChanged
 from seckill.domain.ids import AttemptId, SaleId, UserId
 from seckill.domain.reservation import Place
-from seckill.ledger import Database, LedgerOptions, SQLLedger
+from seckill.ledger import Database, SQLLedger
+from services.ledger_options import patient_options
 
 IDS = ReservationIds(ID_KEY)
 STOCK, LIMIT = 5, 3
@@ -210,7 +211,7 @@ async def compare(ledger: SQLLedger, shop: Shop, model: Model) -> None:
 
 def test_any_history_leaves_the_books_as_the_model_has_them(ledger_url: str) -> None:
     with asyncio.Runner() as runner:
-        database = Database(LedgerOptions(url=ledger_url))
+        database = Database(patient_options(ledger_url))
         ledger = SQLLedger(database, IDS, HandClock())
 
         @settings(max_examples=80 if database.is_sqlite else 40)
@@ -230,7 +231,7 @@ def test_the_model_sees_a_ledger_that_forgets_the_limit(
 
     monkeypatch.setattr(Batch, "_refusal", lambda _self, _event: None)
     with asyncio.Runner() as runner:
-        database = Database(LedgerOptions(url=ledger_url))
+        database = Database(patient_options(ledger_url))
         ledger = SQLLedger(database, IDS, HandClock())
         admit = (1, ("admit", 1, "ann", 3))
         more = (1, ("admit", 2, "ann", 1))

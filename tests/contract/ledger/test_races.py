@@ -14,8 +14,9 @@ from contract.ledger.kit import ID_KEY, HandClock, assert_sound, open_shop
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.domain.ids import UserId
 from seckill.domain.order import OrderState
-from seckill.ledger import Database, LedgerOptions, SQLLedger
+from seckill.ledger import Database, SQLLedger
 from seckill.ledger.tables import sales
+from services.ledger_options import patient_options
 
 IDS = ReservationIds(ID_KEY)
 ROUNDS = 15
@@ -25,7 +26,7 @@ ROUNDS = 15
 async def rivals(
     database: Database, ledger: SQLLedger, clock: HandClock
 ) -> AsyncIterator[tuple[SQLLedger, SQLLedger]]:
-    other = Database(LedgerOptions(url=database.options.url, pool_size=2))
+    other = Database(patient_options(database.options.url, pool_size=2))
     yield ledger, SQLLedger(other, IDS, clock)
     await other.dispose()
 
@@ -159,7 +160,7 @@ async def test_control_a_deferred_begin_fails_where_ours_waits(
 ) -> None:
     """SQLite: two transactions that read and then write. Deferred, the second fails at once."""
     url = f"sqlite:///{tmp_path}/deferred.db"
-    database = Database(LedgerOptions(url=url))
+    database = Database(patient_options(url))
     await database.write("make it", lambda c: c.execute(text("CREATE TABLE t (n INTEGER)")))
     await database.write("fill it", lambda c: c.execute(text("INSERT INTO t VALUES (0)")))
 

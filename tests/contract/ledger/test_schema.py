@@ -1,5 +1,6 @@
 """Migrations lead to the very tables that the code describes, whoever calls them and how often."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,9 @@ from seckill.ledger import Database, LedgerOptions, SQLLedger, ensure_schema, re
 from seckill.ledger.errors import LedgerBroken, SchemaUnknown
 from seckill.ledger.schema import HEAD
 from seckill.ledger.tables import metadata
+from services.ledger_options import patient_options
 
+TESTS = Path(__file__).parents[2]
 MIGRATIONS = Path(sys.modules["seckill.ledger.schema"].__file__ or "").parent / "migrations"
 
 
@@ -83,7 +86,7 @@ def another_url(request: pytest.FixtureRequest, url: str, tmp_path: Path) -> str
 async def test_the_migrations_lead_to_the_tables_that_the_code_describes(
     database: Database, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    fresh = Database(LedgerOptions(url=another_url(request, database.options.url, tmp_path)))
+    fresh = Database(patient_options(another_url(request, database.options.url, tmp_path)))
     await fresh.write("create the tables", lambda c: c.run_sync(metadata.create_all))
     migrated, created = await read(database, describe), await read(fresh, describe)
     await fresh.dispose()
@@ -146,9 +149,10 @@ async def test_downgrade_and_upgrade_lead_back_to_the_same(database: Database) -
 # they found goes to stderr, a line a write: on stdout the lines of their logs would run into it.
 START = """
 import asyncio, os, sys
-from seckill.ledger import Database, LedgerOptions, ensure_schema, read_installation
+from seckill.ledger import Database, ensure_schema, read_installation
+from services.ledger_options import patient_options
 async def main():
-    database = Database(LedgerOptions(url=sys.argv[1]))
+    database = Database(patient_options(sys.argv[1]))
     try:
         await ensure_schema(database)
         found = await read_installation(database)
@@ -177,8 +181,8 @@ def test_many_processes_that_start_at_once_agree(empty_url: str) -> None:
         [sys.executable, "-c", START, empty_url],
         capture_output=True,
         text=True,
-        timeout=90,
         check=False,
+        env=os.environ | {"PYTHONPATH": str(TESTS)},
     )
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stderr.splitlines()]

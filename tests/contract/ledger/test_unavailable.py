@@ -20,6 +20,7 @@ from seckill.ledger.errors import LedgerBroken, LedgerUnavailable
 from seckill.ledger.tables import sales
 from seckill.pipeline.errors import LedgerAway
 from seckill.pipeline.ports import WriteReport
+from services.ledger_options import patient_options
 from services.postgres import PostgresServer, find_postgres
 
 IDS = ReservationIds(ID_KEY)
@@ -27,15 +28,9 @@ IDS = ReservationIds(ID_KEY)
 
 @pytest.fixture
 async def hasty(ledger_url: str) -> AsyncIterator[Database]:
-    """A database with short limits."""
+    """A database that waits neither long for a connection nor for a lock."""
     database = Database(
-        LedgerOptions(
-            url=ledger_url,
-            pool_size=2,
-            pool_timeout_s=0.3,
-            lock_timeout_ms=200,
-            statement_timeout_ms=2_000,
-        )
+        patient_options(ledger_url, pool_size=2, pool_timeout_s=0.3, lock_timeout_ms=200)
     )
     yield database
     await database.dispose()
@@ -64,7 +59,8 @@ async def test_a_lock_that_somebody_holds_is_waited_for_and_then_reported(
     with pytest.raises(LedgerUnavailable) as caught:
         await ledger.write([shop.admitted(1)])
     assert isinstance(caught.value, LedgerAway)
-    assert 0.15 < time.monotonic() - started < 10
+    assert time.monotonic() - started > 0.15
+    assert not holder.done()
     let_go.set()
     await holder
     assert await ledger.write([shop.admitted(1)]) == WriteReport(ordered=1)
@@ -116,7 +112,7 @@ async def test_a_caller_that_leaves_breaks_no_connection_and_its_write_is_whole(
 
 
 async def test_dispose_lets_what_is_under_way_finish(ledger_url: str, clock: HandClock) -> None:
-    database = Database(LedgerOptions(url=ledger_url))
+    database = Database(patient_options(ledger_url))
     ledger = SQLLedger(database, IDS, clock)
     shop = await open_shop(ledger, stock=1000)
     writing = asyncio.create_task(ledger.write([shop.admitted(n) for n in range(1, 501)]))
@@ -129,7 +125,7 @@ async def test_dispose_lets_what_is_under_way_finish(ledger_url: str, clock: Han
 
 
 async def test_work_that_outlasts_dispose_is_cut(ledger_url: str) -> None:
-    database = Database(LedgerOptions(url=ledger_url, dispose_timeout_s=0.1))
+    database = Database(patient_options(ledger_url, dispose_timeout_s=0.1))
     started = asyncio.Event()
 
     async def for_ever(_: AsyncConnection) -> None:
@@ -151,7 +147,7 @@ async def test_a_statement_that_is_wrong_is_not_worth_repeating(database: Databa
 
 
 async def test_a_full_disk_is_retryable_and_leaves_the_books_whole(tmp_path: Path) -> None:
-    database = Database(LedgerOptions(url=f"sqlite:///{tmp_path}/full.db", pool_size=1))
+    database = Database(patient_options(f"sqlite:///{tmp_path}/full.db", pool_size=1))
     await ensure_schema(database)
     ledger = SQLLedger(database, IDS, HandClock())
     shop = await open_shop(ledger, stock=100_000)
@@ -200,10 +196,11 @@ async def test_a_server_that_takes_and_says_nothing_is_given_up_on() -> None:
     database = Database(
         LedgerOptions(url=f"postgresql://u@127.0.0.1:{port}/x", connect_timeout_s=0.3)
     )
-    started = time.monotonic()
+    loop = asyncio.get_running_loop()
+    started = loop.time()
     with pytest.raises(LedgerUnavailable):
         await ensure_schema(database)
-    assert time.monotonic() - started < 10
+    assert loop.time() - started < 10
     await database.dispose()
     server.close()
     for writer in writers:
@@ -217,7 +214,7 @@ async def test_postgresql_crashes_and_comes_back(clock: HandClock) -> None:
         pytest.skip("PostgreSQL is not installed (no initdb)")
     server = PostgresServer(programs).start()
     try:
-        database = Database(LedgerOptions(url=server.create_database(), connect_timeout_s=2))
+        database = Database(patient_options(server.create_database()))
         await ensure_schema(database)
         ledger = SQLLedger(database, IDS, clock)
         shop = await open_shop(ledger, stock=10_000)
@@ -249,15 +246,18 @@ async def test_postgresql_crashes_and_comes_back(clock: HandClock) -> None:
 async def test_a_worker_that_freezes_in_the_middle_does_not_hold_the_sale_for_ever(
     ledger_url: str, clock: HandClock
 ) -> None:
-    frozen = Database(LedgerOptions(url=ledger_url, statement_timeout_ms=500))
-    living = Database(LedgerOptions(url=ledger_url))
+    frozen = Database(patient_options(ledger_url, statement_timeout_ms=500))
+    living = Database(patient_options(ledger_url))
     ledger = SQLLedger(living, IDS, clock)
     shop = await open_shop(ledger)
     held, let_go = asyncio.Event(), asyncio.Event()
-    holder = asyncio.create_task(hold(frozen, held, let_go))
-    await held.wait()
+    while not held.is_set():  # a server that stands still may take longer than its limit
+        holder = asyncio.create_task(hold(frozen, held, let_go))
+        holding = asyncio.create_task(held.wait())
+        await asyncio.wait({holder, holding}, return_when=asyncio.FIRST_COMPLETED)
+        holding.cancel()
     # Waits behind the frozen one, which never moves again, and gets through all the same.
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(LedgerUnavailable):
                 assert await ledger.write([shop.admitted(1)]) == WriteReport(ordered=1)
