@@ -3,12 +3,17 @@
 In Redis it is one hash: goods id to definition, and under the empty name a stamp that changes with
 every change. Readers ask for the stamp alone and read the rest only when it is new.
 
+A definition is a list of what a sale is made of, in the order of its fields, since it stays there
+when the sale is over, and names would be two thirds of it. A field that is added to a sale goes to
+the end and has a default: then older and newer programs read each other's.
+
 A hash without its stamp is not an empty catalogue but a lost one: then nobody is told "no such
 item", since nobody knows.
 """
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
@@ -30,7 +35,8 @@ __all__ = ["Catalogue", "publish"]
 _log = structlog.get_logger()
 
 _STAMP: Final = ""
-_decode_sale = msgspec.msgpack.Decoder(Sale).decode
+_FIELDS: Final = tuple(field.name for field in dataclasses.fields(Sale))
+_decode_list = msgspec.msgpack.Decoder(list[Any]).decode
 
 POLL_MS: Final = 250
 """How often a process asks for the stamp: bound on how late it learns of a new or changed sale."""
@@ -87,11 +93,20 @@ async def publish(
 
 def _fields_of(sales: Iterable[Sale]) -> dict[Any, Any]:
     """The hash: each sale by its goods, and the stamp of them all."""
-    fields = {sale.goods_id: msgspec.msgpack.encode(sale) for sale in sales}
+    fields = {sale.goods_id: _encode(sale) for sale in sales}
     digest = hashlib.blake2b(digest_size=16)
     for goods_id in sorted(fields):
         digest.update(fields[goods_id])
     return {_STAMP: digest.digest(), **fields}
+
+
+def _encode(sale: Sale) -> bytes:
+    return msgspec.msgpack.encode([getattr(sale, name) for name in _FIELDS])
+
+
+def _decode(definition: bytes) -> Sale:
+    """Read a definition. Raises MsgspecError when it is none."""
+    return msgspec.convert(dict(zip(_FIELDS, _decode_list(definition), strict=False)), Sale)
 
 
 class Catalogue:
@@ -144,7 +159,7 @@ class Catalogue:
         sales = {}
         for name, blob in found.items():
             try:
-                sale = _decode_sale(blob)
+                sale = _decode(blob)
             except msgspec.MsgspecError as error:
                 # One that this program cannot read must not take the others, or the process, down.
                 _log.error("unreadable sale in the catalogue", goods=repr(name), error=str(error))

@@ -6,12 +6,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 
 from seckill.admission.batcher import Request
 from seckill.admission.bounds import Bounds
-from seckill.admission.catalogue import publish
+from seckill.admission.catalogue import Catalogue, publish
 from seckill.admission.errors import ScriptRefused
 from seckill.admission.keys import Keys
 from seckill.admission.reservation_ids import ReservationIds
@@ -23,6 +24,7 @@ from seckill.domain.outcomes import Outcome
 from seckill.domain.reservation import Place
 from seckill.domain.sale import Sale
 from seckill.pipeline.outbox import read_entry, read_traces
+from services.patient_loop import PatientClock
 from services.redis import RedisServer
 from services.stage import (
     BUCKET,
@@ -393,6 +395,27 @@ async def test_one_unreadable_sale_in_the_catalogue_does_not_take_the_process_do
         assert (await gate.buy("A")).outcome is Outcome.SUCCESS
         await asyncio.sleep(0.3)  # one poll, which is what must not have died
         assert (await gate.buy("B")).outcome is Outcome.SUCCESS
+
+
+async def test_older_and_newer_programs_read_each_others_catalogue(
+    redis: Redis, keys: Keys
+) -> None:
+    """One that knows fewer things of a sale, and one that knows more."""
+    sale = make_sale(title="tea", may_buy_again=False)
+    await publish(redis, keys, [sale])
+    known = msgspec.msgpack.decode(await redis.hget(keys.sales, GOODS))
+    catalogue = Catalogue(redis, keys, PatientClock())
+    for written, expected in (
+        (known, sale),
+        ([*known, "what comes later"], sale),
+        (known[:-1], make_sale(title="tea", may_buy_again=True)),
+    ):
+        await redis.hset(
+            keys.sales,
+            mapping={GOODS: msgspec.msgpack.encode(written), "": f"stamp {len(written)}"},
+        )
+        await catalogue.refresh()
+        assert catalogue.sales == {GOODS: expected}
 
 
 async def test_a_sale_that_was_taken_out_of_the_catalogue_by_hand_is_put_back(

@@ -8,6 +8,7 @@ from redis.asyncio import Redis
 
 from seckill.admission.bounds import BATCH_ENTRIES_CAP, Bounds
 from seckill.admission.bucket import Buckets, Holding
+from seckill.admission.catalogue import publish
 from seckill.admission.keys import Keys
 from seckill.admission.redis_client import connect
 from seckill.admission.scripts import ADMIT, Scripts, Status
@@ -18,6 +19,8 @@ from services.redis import RedisServer
 from services.stage import BUCKET, buy, make_sale, open_gate, open_sale
 
 BYTES_PER_BUYER_MAX = 160
+BYTES_PER_SALE_MAX = 200
+NOW_MS = 1_796_000_000_000
 """Memory of the buyers hash for each buyer with one reservation and an id of ten characters."""
 
 
@@ -97,6 +100,22 @@ async def test_a_buyer_costs_a_stated_number_of_bytes_and_a_refused_one_none(
     }
     print(f"buyers: {buyers_bytes / 10_000:.1f} bytes each (bound {BYTES_PER_BUYER_MAX})")  # noqa: T201  -- a measurement, shown by `-s`
     assert buyers_bytes / 10_000 <= BYTES_PER_BUYER_MAX
+
+
+async def test_a_sale_in_the_catalogue_costs_a_stated_number_of_bytes(
+    redis: Redis, keys: Keys
+) -> None:
+    """It stays there when all else of the sale is gone, see docs/operate/clean-up.md."""
+    over = [
+        make_sale(
+            sale_id=n, goods_id=f"goods-{n}", starts_at_ms=NOW_MS, ends_at_ms=NOW_MS, retired=True
+        )
+        for n in range(1, 1_001)
+    ]
+    await publish(redis, keys, over)
+    bytes_each = await redis.memory_usage(keys.sales, samples=0) / len(over)
+    print(f"catalogue: {bytes_each:.1f} bytes a sale (bound {BYTES_PER_SALE_MAX})")  # noqa: T201  -- as above
+    assert bytes_each <= BYTES_PER_SALE_MAX
 
 
 async def test_no_script_holds_redis_up_however_large_the_sale_is(  # noqa: PLR0915  -- a list of measurements
