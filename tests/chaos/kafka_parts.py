@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from chaos.rounds import ROUNDS, SEED, kill_environment
+from chaos.rounds import ROUNDS, SEED, Armed, kill_environment
 from seckill.runtime.auditing import audit
 from seckill.runtime.bootstrap import Stores
 from services.kafka import KafkaBroker, own_options, tell_group
@@ -20,12 +20,12 @@ __all__ = ["in_flight", "kafka_service", "outbox_entries", "own_broker", "wait_w
 
 @contextmanager
 def kafka_service(
-    folder: Path, bootstrap: str, kill: str = "", *, workers: int = 2, relays: int = 1
+    folder: Path, bootstrap: str, armed: Armed | None = None, *, workers: int = 2, relays: int = 1
 ) -> Iterator[SeckillService]:
     """One web process, so many relays and order workers; a dead one is noticed within seconds."""
     print(f"chaos seed {SEED}, {ROUNDS} rounds")  # noqa: T201  -- a failure is a seed to replay
     options = own_options(bootstrap)
-    environment = kill_environment(kill) | {
+    environment = (armed.environment if armed else kill_environment()) | {
         "SECKILL_CHANNEL": "kafka",
         "SECKILL_KAFKA_BOOTSTRAP": bootstrap,
         "SECKILL_KAFKA_TOPIC": options.topic,

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -73,8 +74,8 @@ def rush(service: SeckillService, goods_id: str, number: int) -> StressReport:
         retries=20,
         retry_after_max_s=0.5,
         timeout_s=4,
-        deadline_s=60,
-        follow_s=150 if WHOLE_OUTAGES else 45,  # no sleep: until the last is ordered
+        deadline_s=120,
+        follow_s=180,  # no sleep: until the last is ordered
         seed=SEED + number,
         user_prefix=f"{goods_id}-",
         faults_expected=True,
@@ -83,9 +84,17 @@ def rush(service: SeckillService, goods_id: str, number: int) -> StressReport:
 
 
 def run_round(
-    service: SeckillService, number: int, disturb: Callable[[random.Random], None] | None
+    service: SeckillService,
+    number: int,
+    disturb: Callable[[random.Random], None] | None,
+    *,
+    by_s: float = LOAD_S * 0.8,
 ) -> tuple[StressReport, dict[str, Any]]:
-    """One sale under load while processes die. Returns what the buyers saw and the audit."""
+    """One sale under load while processes die. Returns what the buyers saw and the audit.
+
+    Args:
+        by_s: how long after the first buyer it is disturbed at the latest.
+    """
     luck = random.Random(SEED * 1000 + number)
     goods_id = f"chaos-{number}"
     service.with_stores(lambda stores: create_sale(stores, goods_id))
@@ -94,7 +103,7 @@ def run_round(
     def disturbing() -> None:
         assert disturb is not None
         try:
-            time.sleep(luck.uniform(0.2, LOAD_S * 0.8))  # when it strikes is the luck of the round
+            time.sleep(luck.uniform(0.2, by_s))  # when it strikes is the luck of the round
             disturb(luck)
         except BaseException as failure:  # noqa: BLE001  -- told to the test's own thread
             failures.append(failure)
@@ -104,9 +113,9 @@ def run_round(
         thread.start()
     report = rush(service, goods_id, number)
     if thread:
-        thread.join(60)
+        thread.join(180)
     assert not failures, failures
-    wait_until("the service is whole again", service.healthy, 60)
+    wait_until("the service is whole again", service.healthy, 180)
     return report, service.with_stores(lambda stores: settled_audit(stores, goods_id))
 
 
@@ -121,7 +130,7 @@ async def settled_audit(stores: Stores, goods_id: str) -> dict[str, Any]:
     """Wait until outbox and topic have run dry, then audit; the sale as it stands is in the answer."""
     sale = await stores.ledger.sales.sale_of_goods(check_goods_id(goods_id))
     assert sale is not None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while True:
             view = await stores.buckets.look(BucketId(sale.sale_id, 0))
             if view.status is Status.OK and view.outbox_entries == 0:
@@ -157,7 +166,7 @@ def buy(service: SeckillService, goods_id: str, user: str) -> str:
     asked = urllib.request.Request(  # noqa: S310  -- our own
         f"{service.url}/seckill/{goods_id}?userId={user}", method="POST"
     )
-    with urllib.request.urlopen(asked, timeout=30) as answer:  # noqa: S310  -- our own
+    with urllib.request.urlopen(asked, timeout=60) as answer:  # noqa: S310  -- our own
         told = json.loads(answer.read())
         assert (answer.status, told["code"]) == (202, 1), told
     return str(told["reservation_id"])
@@ -176,10 +185,10 @@ def frozen(pids: Sequence[int]) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
-def kill_environment(kill: str = "") -> dict[str, str]:
-    """Variables with which the processes of a service kill themselves; see kill_points."""
+def kill_environment() -> dict[str, str]:
+    """Variables with which the processes of a service load what can kill them; see kill_points."""
     path = os.pathsep.join(filter(None, [_KILL_POINTS, os.environ.get("PYTHONPATH", "")]))
-    return {"PYTHONPATH": path, "SECKILL_TEST_KILL": kill, "SECKILL_TEST_SEED": str(SEED)}
+    return {"PYTHONPATH": path, "SECKILL_TEST_SEED": str(SEED)}
 
 
 class Armed:
@@ -187,8 +196,12 @@ class Armed:
 
     def __init__(self, folder: Path, *points: str) -> None:
         self._folder = folder
+        self.points = points
         folder.mkdir(parents=True, exist_ok=True)
-        self.environment = kill_environment(",".join(points)) | {"SECKILL_TEST_ARMED": str(folder)}
+        self.environment = kill_environment() | {
+            "SECKILL_TEST_KILL": ",".join(points),
+            "SECKILL_TEST_ARMED": str(folder),
+        }
 
     def arm(self, point: str) -> None:
         """The next process that comes to the point dies there; those after it pass."""
@@ -198,23 +211,40 @@ class Armed:
         """Wait until one has."""
         wait_until(f"somebody died at {point}", lambda: not (self._folder / point).exists())
 
+    def disarm(self, point: str) -> bool:
+        """Nobody shall die there any more. Whether somebody has since it was armed."""
+        try:
+            (self._folder / point).unlink()
+        except FileNotFoundError:
+            return True
+        return False
 
-def rounds_with_deaths(service: SeckillService) -> None:
-    """Rounds until somebody died at the armed point in ROUNDS of them.
 
-    How often a process passes its point depends on how full the batches are, so on the machine:
-    a round that all survive must be right too, but shows nothing and does not count.
+def rounds_with_deaths(service: SeckillService, armed: Armed) -> None:
+    """Rounds until somebody has died at each of the points in ROUNDS of them.
+
+    In each round every point takes one process, in the middle of the rush. How often a point is
+    passed depends on how full the batches are, so on the machine: a round that all survive must be
+    right too, but shows nothing and does not count.
     """
-    deaths = counted = 0
+    died: Counter[str] = Counter()
+
+    def disturb(luck: random.Random) -> None:
+        points = list(armed.points)
+        luck.shuffle(points)
+        for point in points:
+            armed.arm(point)
+            time.sleep(luck.uniform(0, 0.05))
+
     for number in range(ROUNDS * 5):
-        report, found = run_round(service, number, None)
+        # Before all is sold, or nobody writes or carries anything any more.
+        report, found = run_round(service, number, disturb, by_s=LOAD_S * STOCK / BUYERS / 2)
+        died.update(point for point in armed.points if armed.disarm(point))
         check(service, number, report, found)
-        deaths, before = service.log().count("a part died"), deaths
-        counted += deaths > before
-        print(f"round {number}: {deaths} deaths so far, {report.unique_reservations} told")  # noqa: T201
-        if counted == ROUNDS:
+        print(f"round {number}: {dict(died)} died so far, {report.unique_reservations} told")  # noqa: T201
+        if all(died[point] >= ROUNDS for point in armed.points):
             return
-    pytest.fail(f"somebody died in only {counted} of {ROUNDS * 5} rounds: the test shows nothing")
+    pytest.fail(f"in {ROUNDS * 5} rounds only {dict(died)} died: the test shows nothing")
 
 
 def all_rounds(service: SeckillService, disturb: Callable[[random.Random], None] | None) -> None:

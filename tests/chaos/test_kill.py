@@ -7,20 +7,17 @@ audit must find nothing. SECKILL_CHAOS_ROUNDS (3) and SECKILL_CHAOS_SEED set len
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from chaos.rounds import (
-    BUYERS,
-    CLICKS,
     ROUNDS,
     SEED,
-    STOCK,
+    Armed,
     all_rounds,
-    kill_environment,
     rounds_with_deaths,
 )
 from services.seckill_service import SeckillService, wait_until
@@ -29,28 +26,29 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 
 
 @contextmanager
-def _service(folder: Path, kill: str = "") -> Iterator[SeckillService]:
+def _service(
+    folder: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[SeckillService]:
     print(f"chaos seed {SEED}, {ROUNDS} rounds")  # noqa: T201  -- a failure is a seed to replay
-    service = SeckillService(folder / "data", "--workers", "2", environment=kill_environment(kill))
+    service = SeckillService(folder / "data", "--workers", "2", environment=environment)
     try:
         yield service.start()
     finally:
         service.stop()
 
 
-def test_web_process_killed_between_redis_reply_and_http_answer(tmp_path: Path) -> None:
-    with _service(tmp_path, f"web.after_decision:{BUYERS * CLICKS // 3}") as service:
-        rounds_with_deaths(service)
-
-
-def test_order_worker_killed_after_commit_and_before_acknowledge(tmp_path: Path) -> None:
-    with _service(tmp_path, f"worker.after_commit:{STOCK // 10}") as service:
-        rounds_with_deaths(service)
-
-
-def test_order_worker_killed_before_commit(tmp_path: Path) -> None:
-    with _service(tmp_path, f"worker.before_commit:{STOCK // 10}") as service:
-        rounds_with_deaths(service)
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("web.after_decision", id="web, between Redis' reply and the HTTP answer"),
+        pytest.param("worker.after_commit", id="order worker, committed and not acknowledged"),
+        pytest.param("worker.before_commit", id="order worker, before it commits"),
+    ],
+)
+def test_a_process_killed_between_two_steps(tmp_path: Path, point: str) -> None:
+    armed = Armed(tmp_path / "armed", point)
+    with _service(tmp_path, armed.environment) as service:
+        rounds_with_deaths(service, armed)
 
 
 def test_redis_killed_with_durability_fsync_loses_nothing(tmp_path: Path) -> None:
@@ -64,7 +62,7 @@ def test_supervisor_killed(tmp_path: Path) -> None:
         def disturb(_luck: random.Random) -> None:
             orphans = service.pids("web") + service.pids("worker")
             service.kill_supervisor()
-            wait_until("the children are gone", lambda: not any(map(_alive, orphans)), 60)
+            wait_until("the children are gone", lambda: not any(map(_alive, orphans)))
             service.start()
 
         all_rounds(service, disturb)
@@ -87,7 +85,7 @@ def test_everything_killed_at_once(tmp_path: Path) -> None:
 def _kill_one(service: SeckillService, role: str) -> None:
     pid = service.kill(role)
     assert pid, f"there was no {role} to kill"
-    wait_until(f"{role} is another one", lambda: service.pids(role) not in ([], [pid]), 30)
+    wait_until(f"{role} is another one", lambda: service.pids(role) not in ([], [pid]))
 
 
 def _alive(pid: int) -> bool:
