@@ -62,7 +62,7 @@ class BucketMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.keys = Keys(prefix=f"{self.prefix}-{BucketMachine.runs}")
         self.names = self.keys.bucket(BUCKET)
-        self.redis = connect(self.server.url, timeout_ms=10_000)
+        self.redis = connect(self.server.url, timeout_ms=60_000)
         self.scripts = Scripts(self.redis)
         self.buckets = Buckets(self.redis, self.scripts, self.keys)
         self.model = BucketModel(BUCKET)

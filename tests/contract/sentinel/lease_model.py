@@ -18,6 +18,7 @@ class Window:
     units: dict[int, int] = field(default_factory=dict)
     busy: dict[str, int] = field(default_factory=dict)
     born_ms: int = 0
+    until_ms: int = 0
 
 
 @dataclass
@@ -27,6 +28,7 @@ class LeaseModel:
     workers: dict[str, tuple[int, bool, int]] = field(default_factory=dict)
     floor: tuple[int, int] = (0, 0)
     lost_ms: int = 0
+    workers_until_ms: int = 0
     windows: dict[str, Window] = field(default_factory=dict)
 
     def forget(self) -> None:
@@ -36,6 +38,9 @@ class LeaseModel:
     def run(self, keys: list[str], body: str, now_ms: int) -> str:
         request = json.loads(body)
         me, state = request["worker"], request["state"]
+        if now_ms > self.workers_until_ms:
+            self.workers, self.floor, self.lost_ms = {}, (0, 0), 0
+        self.workers_until_ms = now_ms + request["forget_ms"] * 2
         others = {
             name: seen
             for name, seen in self.workers.items()
@@ -74,6 +79,8 @@ class LeaseModel:
         dated = now_ms - now_ms % slice_ms
         total = math.floor(rule["count"] * (known if rule["each"] else 1) + 1e-6)
         window = self.windows.get(key)
+        if window is not None and now_ms > window.until_ms:
+            window = None
         units: dict[int, int] = {}
 
         def add(start_ms: int, count: int) -> None:
@@ -112,5 +119,6 @@ class LeaseModel:
             oldest = min((at_ms for at_ms, count in units.items() if count), default=None)
             retry_ms = slice_ms * 5 if oldest is None else oldest + slice_ms + window_ms - now_ms
         add(dated, granted)
-        self.windows[key] = Window(units, busy, window.born_ms)
+        until_ms = now_ms + window_ms * 2 + 1_000
+        self.windows[key] = Window(units, busy, window.born_ms, until_ms)
         return [granted, dated, block, retry_ms, int(left > granted)]

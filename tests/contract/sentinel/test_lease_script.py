@@ -24,6 +24,7 @@ RULE = {
     "count": 10, "each": 0, "window_ms": 1_000, "keep": 0, "drop": 0, "dated": 0, "owed": 0,
     "want": 1, "need": 1, "had": 0, "shared": [],
 }  # fmt: skip
+NEVER_SILENT = {"silence_ms": 600_000, "forget_ms": 600_000}
 
 
 @pytest.fixture
@@ -87,7 +88,8 @@ def test_a_threshold_is_granted_once_in_a_window(client: Redis) -> None:
     client.delete(*keys)
     wanting = {**RULE, "count": 1_000, "want": 700, "need": 700, "window_ms": 60_000}
     granted = [
-        json.loads(LEASE.run(client, keys, request(name, [wanting])))[3] for name in ("a", "b", "c")
+        json.loads(LEASE.run(client, keys, request(name, [wanting], **NEVER_SILENT)))[3]
+        for name in ("a", "b", "c")
     ]
     assert granted == [700, 300, 0]
 
@@ -107,10 +109,11 @@ def test_a_worker_that_finds_itself_forgotten_closes_the_windows_of_all(client: 
     """The others had granted what Redis no longer knows of; they need not have spoken yet."""
     keys = ["{lease-all}:workers", "{lease-all}:r"]
     client.delete(*keys)
-    LEASE.run(client, keys[:1], request("a", [], workers=2, listed=1))
+    LEASE.run(client, keys[:1], request("a", [], workers=2, listed=1, **NEVER_SILENT))
     long = {**RULE, "window_ms": 60_000}
-    assert json.loads(LEASE.run(client, keys, request("a", [long], listed=1)))[3] == 0
-    assert json.loads(LEASE.run(client, keys, request("b", [long])))[3] == 0
+    for name, listed in (("a", 1), ("b", 0)):
+        asked = request(name, [long], listed=listed, **NEVER_SILENT)
+        assert json.loads(LEASE.run(client, keys, asked))[3] == 0
 
 
 def test_keys_of_another_kind_or_of_rubbish_are_taken_for_nothing_and_do_not_stay(
@@ -130,9 +133,9 @@ def test_keys_of_another_kind_or_of_rubbish_are_taken_for_nothing_and_do_not_sta
 def test_everything_it_writes_goes_away_by_itself(client: Redis) -> None:
     keys = ["{lease-gone}:workers", "{lease-gone}:r"]
     client.delete(*keys)
-    LEASE.run(client, keys, request())
-    assert 0 < client.pttl(keys[0]) <= 20_000
-    assert 0 < client.pttl(keys[1]) <= 3_000
+    LEASE.run(client, keys, request("a", [{**RULE, "window_ms": 60_000}], forget_ms=60_000))
+    assert 0 < client.pttl(keys[0]) <= 120_000
+    assert 0 < client.pttl(keys[1]) <= 121_000
 
 
 @pytest.mark.parametrize(
@@ -162,8 +165,8 @@ def test_more_workers_than_its_bound_are_refused(client: Redis) -> None:
     client.delete(key)
     client.hset(key, mapping={f"w{number}": f"{now_ms}:1:512" for number in range(512)})
     with pytest.raises(ResponseError, match="512 workers"):
-        LEASE.run(client, [key], request("new", []))
-    assert json.loads(LEASE.run(client, [key], request("w3", [])))[1] == 512
+        LEASE.run(client, [key], request("new", [], **NEVER_SILENT))
+    assert json.loads(LEASE.run(client, [key], request("w3", [], **NEVER_SILENT)))[1] == 512
 
 
 def test_a_server_that_forgot_the_script_is_sent_it_again(client: Redis) -> None:
