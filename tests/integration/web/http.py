@@ -121,7 +121,7 @@ async def running(world: World, settings: ServerSettings | None = None) -> Async
     stop = asyncio.Event()
     app = build_app(world.parts)
     serving = asyncio.create_task(
-        serve(app, listener, settings or ServerSettings(drain_ms=0, shutdown_grace_ms=5_000), stop)
+        serve(app, listener, settings or ServerSettings(drain_ms=0, shutdown_grace_ms=60_000), stop)
     )
     try:
         yield Service(world, app, listener.getsockname()[1], stop)
@@ -131,7 +131,7 @@ async def running(world: World, settings: ServerSettings | None = None) -> Async
         listener.close()
 
 
-async def until(condition: Any, what: str, seconds: float = 10) -> None:
+async def until(condition: Any, what: str, seconds: float = 60) -> None:
     """Wait until ``condition()`` holds."""
     async with asyncio.timeout(seconds):
         while not condition():

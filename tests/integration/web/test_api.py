@@ -212,7 +212,7 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 
 
 def bearer(subject: str, **claims: Any) -> dict[str, str]:
-    payload = {"sub": subject, "exp": int(time.time()) + 60} | claims
+    payload = {"sub": subject, "exp": int(time.time()) + 3_600} | claims
     return {"authorization": "Bearer " + jwt.encode(payload, SECRET, "HS256")}
 
 
