@@ -214,13 +214,10 @@ def _collector_off() -> Iterator[None]:
     What a run makes is bounded by its plan, and nearly all of it lives until the report anyway.
     """
     was_on = gc.isenabled()
-    gc.collect()
-    gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
         if was_on:
             gc.enable()
 
