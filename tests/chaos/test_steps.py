@@ -158,12 +158,13 @@ def test_the_keys_of_a_sale_that_is_over_leave_redis_whoever_dies(tmp_path: Path
             deaths = 0
             for point in points:
                 armed.arm(point)
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 180
             while (ended := _clean_up(service, armed)) != (0, 1):
                 assert time.monotonic() < deadline, ended
                 deaths += ended[0] == -signal.SIGKILL
                 assert shop.ask("POST", f"/seckill/{shop.goods}", "late")[0] == 410
                 assert shop.audit()["ok"]
+                time.sleep(1)  # each try is a process of its own, and most of them come too early
             assert deaths == len(points)
             assert shop.ask("POST", f"/seckill/{shop.goods}", "a4")[0] == 410
             assert service.with_stores(lambda stores, goods=shop.goods: _keys(stores, goods)) == []  # type: ignore[misc]
@@ -176,12 +177,13 @@ def test_the_keys_of_a_sale_that_is_over_leave_redis_whoever_dies(tmp_path: Path
 
 def _clean_up(service: SeckillService, armed: Armed) -> tuple[int, int]:
     """Exit code of one clean-up, and how many sales it cleaned."""
-    # Long enough for the web processes to learn that a sale is retired: they look 4 times a second.
-    settle_ms = "1500"
+    # Long enough for the web processes to learn that a sale is retired: they look 4 times a second,
+    # and on a busy machine may stand still for seconds.
+    settle_ms = "2500"
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("clean_up_once.py")), str(service.data_dir), settle_ms],
         env=os.environ | armed.environment,
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert done.returncode in {0, -signal.SIGKILL}, done.stderr
     return done.returncode, int(done.stdout.splitlines()[-1]) if done.returncode == 0 else 0
