@@ -12,7 +12,9 @@ from seckill.admission.late import LateAnswer
 from seckill.domain.ids import AttemptId, ReservationId, SaleId, UserId
 from seckill.domain.payment import Money, PaymentId, PaymentState
 from seckill.domain.reservation import BucketId
+from seckill.ledger import payments
 from seckill.payment.errors import ProviderAway, ProviderRefused
+from seckill.payment.provider import RefundRequest
 from seckill.pipeline import reaper
 from seckill.pipeline.errors import ExpiryFailed, LedgerAway
 from seckill.pipeline.ports import DuePayment, ExpiryLag, LateVerdict
@@ -294,6 +296,39 @@ async def test_a_provider_that_never_answers_holds_up_no_late_money_and_not_for_
     assert list(whys) == backs[: reaper.REFUNDS_AT_ONCE_MAX]
     assert set(whys.values()) == {"the payment provider gave no answer in time"}
     assert world.shelf.done == []
+
+
+async def test_refunds_are_asked_five_at_once_and_no_late_money_waits_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whichever is due first. The provider here answers five together, and never fewer."""
+    monkeypatch.setattr(reaper, "REFUND_WAIT_S", 30)  # bounds the failure, and no success
+    world = World()
+    for n in range(10):
+        world.shelf.add(PaymentState.REFUND_DUE, f"back-{n}")
+        late = world.shelf.add(PaymentState.LATE, f"late-{n}")
+        world.shelf.verdicts[late] = [LateVerdict.SETTLED]
+    five = asyncio.Barrier(5)
+    under_way: list[int] = []
+    taken_before: set[int] = set()
+
+    async def refund(request: RefundRequest) -> bool:
+        under_way.append(under_way[-1] + 1 if under_way else 1)
+        taken_before.add(len(world.counts.taken))
+        await five.wait()
+        under_way.append(under_way[-1] - 1)
+        return bool(request.refund_id)
+
+    monkeypatch.setattr(world.provider, "refund", refund)
+    await world.reaper().finish_payments()
+    assert len(world.shelf.done) == 10
+    assert max(under_way) == 5
+    assert taken_before == {10}
+
+
+def test_nobody_takes_a_payment_over_while_its_provider_is_waited_for() -> None:
+    """Not needed for it to be right, refunds have a name, but each would be asked twice."""
+    assert reaper.REFUND_WAIT_S * 1000 < payments._CLAIM_MS
 
 
 async def test_a_refund_that_is_not_answered_holds_up_no_other(
