@@ -6,6 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from seckill.runtime import embedded_postgres, embedded_redis, redis_talk
 from seckill.runtime.data_dir import DataDir
 from seckill.runtime.settings import LoadedSettings, load_settings
 
@@ -35,6 +36,14 @@ def make_settings(data: DataDir) -> SettingsMaker:
         )
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def servers_may_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that only stands still for a while is neither taken for silent nor killed."""
+    monkeypatch.setattr(redis_talk, "_TIMEOUT_S", 60.0)
+    for embedded in (embedded_redis, embedded_postgres):
+        monkeypatch.setattr(embedded, "_TERMINATE_TIMEOUT_MS", 60_000)
 
 
 @pytest.fixture(autouse=True)

@@ -47,7 +47,7 @@ async def running(folder: Path) -> AsyncIterator[EmbeddedPostgres]:
     part = PostgresPart(postgres)
     process = await part.start()
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             await part.wait_ready(process)
         yield postgres
     finally:
@@ -92,7 +92,7 @@ async def test_a_server_that_a_killed_run_left_behind_is_ended_first(folder: Pat
         *left.command, cwd="/", pass_fds=left.open_files, **as_account(left.account),
         stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
     )  # fmt: skip
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         await left.wait_ready(orphan.pid)
     async with running(folder) as postgres:
         assert await orphan.wait() == 0
@@ -144,7 +144,7 @@ async def test_it_ends_when_the_supervisor_is_killed(folder: Path) -> None:
     )  # fmt: skip
     assert supervisor.stdout
     assert supervisor.stderr
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         said = await supervisor.stdout.readline()
         assert said, (await supervisor.stderr.read()).decode()
         pid = int(said)

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from seckill.runtime import embedded_redis
+from seckill.runtime import embedded_redis, redis_talk
 from seckill.runtime.data_dir import DataDir
 from seckill.runtime.embedded_redis import EmbeddedRedis, RedisServer, find_server
 from seckill.runtime.errors import RedisMissing, RedisUnusable
@@ -41,7 +41,7 @@ def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded_redis, "_in_wheel", lambda: None)
 
 
-def make_redis(data: DataDir, *, start_timeout_ms: int = 10_000) -> EmbeddedRedis:
+def make_redis(data: DataDir, *, start_timeout_ms: int = 60_000) -> EmbeddedRedis:
     return EmbeddedRedis(data, durability="fsync", start_timeout_ms=start_timeout_ms)
 
 
@@ -58,7 +58,7 @@ async def start(redis: EmbeddedRedis) -> "subprocess.Popen[bytes]":
 
 async def end(redis: EmbeddedRedis, process: "subprocess.Popen[bytes]") -> None:
     assert await redis.ask_to_stop()
-    assert await asyncio.to_thread(process.wait, 10) == 0
+    assert await asyncio.to_thread(process.wait, 60) == 0
 
 
 def configured(redis: EmbeddedRedis, name: str) -> str:
@@ -144,7 +144,7 @@ async def test_a_server_that_a_killed_run_left_behind_is_ended_without_losing_an
 
     second = make_redis(data)
     await second.prepare()
-    assert await asyncio.to_thread(orphan.wait, 10) == 0
+    assert await asyncio.to_thread(orphan.wait, 60) == 0
     process = await start(second)
     assert await ask(port_of(second), "GET", "kept") == b"yes"
     await end(second, process)
@@ -153,13 +153,14 @@ async def test_a_server_that_a_killed_run_left_behind_is_ended_without_losing_an
 async def test_a_server_that_is_stuck_is_ended_all_the_same(
     data: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded_redis, "_TERMINATE_TIMEOUT_MS", 300)
     first = make_redis(data)
     await first.prepare()
     orphan = await start(first)
     orphan.send_signal(signal.SIGSTOP)
+    monkeypatch.setattr(redis_talk, "_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(embedded_redis, "_TERMINATE_TIMEOUT_MS", 300)
     await make_redis(data).prepare()
-    assert await asyncio.to_thread(orphan.wait, 10) == -signal.SIGKILL
+    assert await asyncio.to_thread(orphan.wait, 60) == -signal.SIGKILL
 
 
 async def test_a_process_that_only_has_its_number_is_left_alone(data: DataDir) -> None:
@@ -210,7 +211,7 @@ async def test_a_broken_append_only_file_says_so_in_its_last_words(data: DataDir
     content = bytearray(file.read_bytes())
     content[200:260] = b"?" * 60
     file.write_bytes(content)
-    assert await asyncio.to_thread(popen(redis).wait, 10) != 0
+    assert await asyncio.to_thread(popen(redis).wait, 60) != 0
     assert "Bad file format" in redis.last_words()
     assert "\n" not in redis.last_words()
 

@@ -5,7 +5,7 @@ import contextlib
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,12 @@ from seckill.admission.fence import Verdict
 from seckill.admission.gate import AdmissionGate
 from seckill.admission.marks import MarkWriter
 from seckill.admission.observer import SilentObserver
+from seckill.admission.redis_client import connect
 from seckill.domain.ids import GoodsId, SaleId
 from seckill.domain.reservation import BucketId
 from seckill.domain.sale import NewSale, Sale
 from seckill.pipeline.errors import LedgerAway
+from seckill.runtime import web_ports
 from seckill.runtime.bootstrap import Stores, open_stores
 from seckill.runtime.metric_table import LAYOUT
 from seckill.runtime.observers import WorkerMetrics
@@ -34,6 +36,12 @@ from services.redis import RedisServer
 from services.stage import until
 
 SettingsMaker = Callable[..., LoadedSettings]
+
+
+@pytest.fixture(autouse=True)
+def looks_may_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that only stands still for a while is not told to be away."""
+    monkeypatch.setattr(web_ports, "_WATCH_EVERY_S", 60.0)
 
 
 @dataclass
@@ -140,11 +148,22 @@ async def test_a_redis_without_memory_and_one_that_was_demoted_cannot_write(
 
 @pytest.mark.parametrize(("timeout_ms", "told"), [(300, "0.3 s"), (5_000, "1 s")])
 async def test_a_frozen_redis_is_told_with_the_time_that_it_was_given(
-    make_settings: SettingsMaker, own_redis: RedisServer, timeout_ms: int, told: str
+    make_settings: SettingsMaker,
+    own_redis: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    timeout_ms: int,
+    told: str,
 ) -> None:
-    async with watched(make_settings, own_redis, redis_timeout_ms=timeout_ms) as process:
+    settings = make_settings(redis_url=own_redis.url, redis_timeout_ms=timeout_ms).settings
+    async with (
+        watched(make_settings, own_redis) as process,
+        connect(own_redis.url, timeout_ms=timeout_ms) as redis,
+    ):
         assert await process.detail("redis") == ""
         own_redis.freeze()
+        monkeypatch.setattr(web_ports, "_WATCH_EVERY_S", 1.0)
+        hasty = replace(process.stores, settings=settings, redis=redis)
+        process.watch = StoreWatch(hasty, process.gate)
         try:
             assert await process.detail("redis") == f"no answer within {told}"
         finally:
@@ -155,8 +174,14 @@ async def test_the_probe_is_one_key_that_ends_by_itself(
     make_settings: SettingsMaker, own_redis: RedisServer
 ) -> None:
     async with watched(make_settings, own_redis, key_prefix="shop") as process:
-        await process.detail("redis")
-        assert 0 < await process.stores.redis.pttl("shop:probe") <= 10_000
+
+        async def is_there_and_ends() -> bool:
+            await process.detail("redis")
+            left_ms = int(await process.stores.redis.pttl("shop:probe"))
+            assert left_ms <= 10_000
+            return left_ms > 0
+
+        await until(is_there_and_ends)
 
 
 async def test_a_fenced_bucket_that_nobody_asks_for_is_named_until_it_is_openagain(
@@ -168,7 +193,7 @@ async def test_a_fenced_bucket_that_nobody_asks_for_is_named_until_it_is_openaga
         assert await process.detail("sales") == ""
         await process.lose_bucket(tea)
         assert await process.detail("sales") == f"fenced: goods tea (bucket {tea.sale_id}.0)"
-        (done,) = await rebuild(process.stores, None, force=False, deadline_ms=5_000)
+        (done,) = await rebuild(process.stores, None, force=False, deadline_ms=60_000)
         assert done.goods_id == "tea"
         assert await process.detail("sales") == ""
 
@@ -210,7 +235,7 @@ async def test_the_order_worker_counts_the_closed_buckets_that_no_buyer_has_met(
         await process.lose_bucket(tea)
         await _keep(process.stores, counts, closed, goods, rebuilds)
         assert fenced.value == 1
-        await rebuild(process.stores, "tea", force=False, deadline_ms=5_000)
+        await rebuild(process.stores, "tea", force=False, deadline_ms=60_000)
         await _keep(process.stores, counts, closed, goods, rebuilds)
         assert (fenced.value, openings.value) == (0, 0)
         own_redis.restart()
