@@ -1,6 +1,7 @@
 """The sweep on a real Redis: what the ledger decided reaches the bucket once, whatever happens."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from redis.asyncio import Redis
@@ -33,11 +34,15 @@ class Shop:
         self.ledger = MemoryOrderLedger()
         self.released: list[int] = []
         self.epochs: dict[BucketId, int] = {}
-        self.sweep = Sweep(
+        self.sweep = self.make_sweep()
+
+    def make_sweep(self, on_stuck: Callable[[int], object] = lambda _: None) -> Sweep:
+        return Sweep(
             ledger=self.ledger,
             buckets=self.buckets,
             epochs=lambda: self.epochs,
             on_released=self.released.append,
+            on_stuck=on_stuck,
         )
 
     async def open(self, bucket_id: BucketId, stock: int, limit: int = 3) -> None:
@@ -140,11 +145,10 @@ async def test_a_release_that_redis_refuses_each_time_does_not_keep_the_others_w
         return await release(bucket_id, epoch, some, spent)
 
     monkeypatch.setattr(shop.buckets, "release", refusing)
+    # Its pause, which no stall of the machine shall end.
+    monkeypatch.setattr("seckill.pipeline.sweep._REFUSED_S_MIN", 300.0)
     stuck: list[int] = []
-    sweep = Sweep(
-        ledger=shop.ledger, buckets=shop.buckets, epochs=lambda: shop.epochs,
-        on_released=shop.released.append, on_stuck=stuck.append,
-    )  # fmt: skip
+    sweep = shop.make_sweep(stuck.append)
     while await sweep.sweep():
         pass
     assert set(shop.ledger.confirmed) == {
@@ -193,17 +197,21 @@ async def test_a_ledger_that_is_away_after_the_release_costs_no_second_unit(shop
 async def test_a_redis_that_is_away_leaves_everything_pending(
     own_redis: RedisServer, keys: Keys
 ) -> None:
-    shop = Shop(connect(own_redis.url, timeout_ms=1_000), keys)
-    await shop.open(BUCKET, 10)
-    await shop.sell(BUCKET, 1)
-    shop.decide(BUCKET, 1)
-    own_redis.freeze()
-    with pytest.raises(StockUnavailable):
-        await shop.sweep.sweep()
-    own_redis.thaw()
-    assert shop.ledger.confirmed == {}
-    assert await shop.sweep.sweep() == 1
-    await shop.redis.aclose()
+    async with (
+        connect(own_redis.url, timeout_ms=60_000) as redis,
+        connect(own_redis.url, timeout_ms=300) as hasty,
+    ):
+        shop, other = Shop(redis, keys), Shop(hasty, keys)
+        await shop.open(BUCKET, 10)
+        await shop.sell(BUCKET, 1)
+        shop.decide(BUCKET, 1)
+        other.ledger, other.epochs = shop.ledger, shop.epochs
+        own_redis.freeze()
+        with pytest.raises(StockUnavailable):
+            await other.make_sweep().sweep()
+        own_redis.thaw()
+        assert shop.ledger.confirmed == {}
+        assert await shop.sweep.sweep() == 1
 
 
 async def test_a_release_of_an_older_epoch_stays_pending(shop: Shop) -> None:
