@@ -10,6 +10,12 @@ from seckill.pipeline.kafka.topics import ensure_topics
 from services.kafka import KafkaBroker, administer, own_options
 
 
+@pytest.fixture(autouse=True)
+def _brokers_may_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "_ASK_S", 60.0)
+    monkeypatch.setattr(topics, "_MAKE_S", 60.0)
+
+
 def make(options: KafkaOptions, name: str, **config: str) -> None:
     names = {key.replace("_", "."): value for key, value in config.items()}
     topic = NewTopic(name, 2, 1, config=names)
