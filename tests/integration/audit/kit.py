@@ -112,7 +112,7 @@ class Service:
 
     async def rebuild(self) -> None:
         """Rebuild the bucket, with a worker that lets the outbox run dry."""
-        rebuild = asyncio.create_task(self.keeper.rebuild(self.bucket_id, deadline_ms=10_000))
+        rebuild = asyncio.create_task(self.keeper.rebuild(self.bucket_id, deadline_ms=60_000))
         while not rebuild.done():
             await self.worker.step()
             await asyncio.sleep(0)

@@ -88,7 +88,7 @@ async def test_redis_that_comes_back_newer_than_where_its_epoch_was_closed_stran
     await scene.restart(tmp_path / "newer")
     assert await scene.keep() is Verdict.NEEDS_REBUILD
     await scene.write()
-    rebuilt = await scene.stores.fence.rebuild(scene.bucket_id, deadline_ms=10_000)
+    rebuilt = await scene.stores.fence.rebuild(scene.bucket_id, deadline_ms=60_000)
     assert (rebuilt.held_units, rebuilt.put_units) == (1, 9)
     # Who was beyond the end has an order that was undone, and may buy again.
     await scene.admit("bob", rebuilt.epoch)
@@ -108,7 +108,7 @@ async def test_redis_that_comes_back_older_than_where_its_epoch_was_closed_is_re
     await scene.restart(tmp_path / "older")
     assert await scene.keep() is Verdict.NEEDS_REBUILD
     await scene.write()
-    rebuilt = await scene.stores.fence.rebuild(scene.bucket_id, deadline_ms=10_000)
+    rebuilt = await scene.stores.fence.rebuild(scene.bucket_id, deadline_ms=60_000)
     assert (rebuilt.held_units, len(rebuilt.lost), rebuilt.withheld_units) == (1, 1, 1)
     report = await audit(scene.stores)
     assert report.ok, report.to_text()

@@ -21,7 +21,7 @@ READS = {
 async def test_an_audit_costs_redis_few_small_reads(
     own_redis: RedisServer, tmp_path: Path, marks_folder: Path
 ) -> None:
-    redis = connect(own_redis.url, timeout_ms=10_000)
+    redis = connect(own_redis.url, timeout_ms=60_000)
     async with open_service(
         redis, Keys("t"), tmp_path, marks_folder, stock_units=BUYERS
     ) as service:
@@ -48,7 +48,7 @@ async def test_an_audit_costs_redis_few_small_reads(
 async def test_a_long_outbox_is_read_in_slices(
     own_redis: RedisServer, tmp_path: Path, marks_folder: Path
 ) -> None:
-    redis = connect(own_redis.url, timeout_ms=10_000)
+    redis = connect(own_redis.url, timeout_ms=60_000)
     async with open_service(
         redis, Keys("t"), tmp_path, marks_folder, stock_units=BUYERS
     ) as service:

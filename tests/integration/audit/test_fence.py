@@ -51,7 +51,7 @@ async def test_a_bucket_that_the_keeper_reopens_meanwhile_is_waited_for(service:
             reservation_ids=service.reservation_ids,
             clock=PatientClock(),
             marks_folder=service.marks_folder,
-            options=AuditOptions(patience_ms=10_000),
+            options=AuditOptions(patience_ms=60_000),
         )
     )
     await until(lambda: bool(looks))

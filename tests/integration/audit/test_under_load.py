@@ -112,7 +112,7 @@ def running(
     started: Future[Load] = Future()
 
     async def body() -> None:
-        redis = connect(redis_server.url, timeout_ms=10_000)
+        redis = connect(redis_server.url, timeout_ms=60_000)
         async with open_service(
             redis,
             service.keys,
@@ -139,7 +139,7 @@ def running(
     thread = threading.Thread(target=thread_body)
     thread.start()
     try:
-        yield started.result(30).done
+        yield started.result(60).done
     finally:
         stop.set()
         ended.result(60)
@@ -161,7 +161,7 @@ async def busy(
 async def test_audits_under_full_load_find_nothing(
     busy: Service, redis_server: RedisServer, *, restarts: bool
 ) -> None:
-    options = AuditOptions(settle_ms=2, patience_ms=20_000 if restarts else 0)
+    options = AuditOptions(settle_ms=2, patience_ms=60_000 if restarts else 0)
     audits = with_flight = 0
 
     def enough() -> bool:
