@@ -159,8 +159,8 @@ async def test_sales_that_are_over_leave_redis_and_their_memory_comes_back(
             assert await clean_up(stores, 0, settle_ms=0) == 0
             assert len(await shop.keys(sale)) > 0, "its orders await their payment"
             await shop.pay_all(sale)
-            assert await clean_up(stores, 60_000, settle_ms=0) == 0, "not before its grace is over"
-            assert await clean_up(stores, 0, settle_ms=60_000) == 0, "retired, and not yet cleaned"
+            assert await clean_up(stores, 600_000, settle_ms=0) == 0, "not before its grace is over"
+            assert await clean_up(stores, 0, settle_ms=600_000) == 0, "retired, and not yet cleaned"
             assert len(await shop.keys(sale)) > 0
             await asyncio.sleep(0.002)  # retired before this very millisecond
             assert await clean_up(stores, 0, settle_ms=0) == 1
@@ -188,7 +188,7 @@ async def test_after_the_clean_up_posts_are_told_ended_and_late_messages_order_n
         await shop.sell(gate, sale)
         await shop.end(sale)
         await shop.pay_all(sale)
-        await clean_up(stores, 0, settle_ms=60_000)
+        await clean_up(stores, 0, settle_ms=600_000)
         await stores.fence.keep()
         await gate.gate.catalogue.refresh()
         for user in ("tea-0", "new"):
