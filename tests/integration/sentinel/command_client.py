@@ -7,7 +7,7 @@ import json
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-ANSWER_WITHIN_S = 10
+ANSWER_WITHIN_S = 60
 
 
 class Answer(NamedTuple):

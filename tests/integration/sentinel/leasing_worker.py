@@ -10,7 +10,7 @@ import time
 from redis.asyncio import Redis
 
 from seckill.sentinel import ClusterConfig, Entry, FlowRule, Sentinel, Settings
-from seckill.sentinel.redis import RedisTokenSource
+from seckill.sentinel.redis import RedisTokenSource, token_source
 from seckill.sentinel.words import ThresholdType
 
 STEP_S = 0.004
@@ -18,6 +18,7 @@ STEP_S = 0.004
 
 async def main() -> None:
     order = json.loads(sys.argv[1])
+    token_source.LEAVE_TIMEOUT_S = 60.0  # type: ignore[misc]  # a stall is no reason to stay listed
     client = Redis.from_url(order["url"], protocol=2)
     source = RedisTokenSource(
         client,

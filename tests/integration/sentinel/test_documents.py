@@ -94,7 +94,7 @@ async def test_the_example_of_one_limit_leases(redis_server: RedisServer) -> Non
     names = await run_example("sentinel.md", "RedisTokenSource(", url=redis_server.url)
     sentinel, tokens, leasing = names["sentinel"], names["tokens"], names["leasing"]
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not tokens.status().in_contact:
                 await asyncio.sleep(0.005)
             while isinstance(sentinel.try_entry("seckill-jk"), BlockException):

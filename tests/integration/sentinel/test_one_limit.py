@@ -13,9 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.sentinel.shop import Shop, connect, opened, until
+from integration.sentinel.shop import PATIENT, Shop, connect, opened, until
 from seckill.sentinel import ClusterConfig, Entry, FlowRule, ParamFlowRule, Sentinel, TokenStatus
-from seckill.sentinel.redis import LeaseSettings, RedisTokenSource, ThreadedRedisTokenSource
+from seckill.sentinel.redis import (
+    LeaseSettings,
+    RedisTokenSource,
+    ThreadedRedisTokenSource,
+    token_source,
+)
 from seckill.sentinel.redis.keys import SentinelKeys
 from seckill.sentinel.words import ThresholdType
 from services.names import own_name
@@ -40,6 +45,12 @@ def namespace() -> str:
     return own_name()
 
 
+@pytest.fixture(autouse=True)
+def leaving_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis that only stands still for a while is told of those who sign off."""
+    monkeypatch.setattr(token_source, "LEAVE_TIMEOUT_S", 60.0)
+
+
 def blocks(count: int, workers: int) -> int:
     """What may be in hand over an edge, as docs/sentinel.md states it."""
     credit = max(1, count // (10 * workers)) if count >= 4 * workers else 0
@@ -54,9 +65,8 @@ async def test_c31_a_threshold_holds_for_all_workers_together(
 ) -> None:
     async with opened(redis_server.url, namespace, count=400, workers=8) as shop:
         await shop.offer(rates, 2.5)
-    assert shop.worst() <= 400 + blocks(400, 8)
-    # Of the time in which the machine let us ask at all.
-    assert len(shop.passed_ns) >= 0.9 * 400 * (2.5 - 2 * shop.stalled_s)
+        await shop.offer_until(rates, lambda: shop.most() >= 0.9 * 400)
+    assert shop.most() <= 400 + blocks(400, 8)
 
 
 async def test_c31_and_for_real_processes_one_of_which_is_killed(
@@ -115,15 +125,14 @@ async def test_c44_cut_slow_and_refusing_never_multiplies_the_limit(
         opened(proxy.url, namespace, count=200, workers=4) as shop,
     ):
         workers = [one.source for one in shop.workers]
-        await shop.offer(rates, 0.5)
-        assert len(shop.passed_ns) > 50
+        await shop.offer_until(rates, lambda: len(shop.passed_ns) > 50)
         proxy.refuse()
         while any(one.status().in_contact for one in workers):
             await shop.offer(rates, 0.05)
         await until(lambda: all(worker.acquire(ONE_MORE, 1) is AWAY for worker in workers))
         before = len(shop.passed_ns)
-        await shop.offer(rates, 0.5)
-        assert len(shop.passed_ns) - before > 50, "each lives on its share"
+        # Each lives on its share.
+        await shop.offer_until(rates, lambda: len(shop.passed_ns) - before > 50)
         assert [one.status().workers for one in workers] == [4] * 4
         proxy.serve_again()
         await until(lambda: all(one.status().in_contact for one in workers))
@@ -135,11 +144,9 @@ async def test_c44_cut_slow_and_refusing_never_multiplies_the_limit(
         proxy.thaw()
         await until(lambda: not any(one.status().last_error for one in workers))
         await until(lambda: any(shop.call(place) for place in range(4)))
-        await shop.offer(rates, 1.0)  # within one window it has recovered
-        before = len(shop.passed_ns)
-        await shop.offer(rates, 1.0)
-        assert len(shop.passed_ns) - before >= 0.9 * 200 * (1 - 2 * shop.stalled_s), "recovered"
-    assert shop.worst() <= 200 + blocks(200, 4)
+        recovering = len(shop.passed_ns)
+        await shop.offer_until(rates, lambda: shop.most(since=recovering) >= 0.9 * 200)
+    assert shop.most() <= 200 + blocks(200, 4)
 
 
 async def test_c44_closed_by_setting_and_back(redis_server: RedisServer, namespace: str) -> None:
@@ -172,13 +179,13 @@ async def test_c44_started_without_redis_each_has_its_part_of_those_expected(
             proxy.serve_again()
             await until(lambda: all(one.source.status().in_contact for one in shop.workers))
             await shop.offer([100.0] * 2, 0.5)
-        assert shop.worst() <= 100 + blocks(100, 2)
+        assert shop.most() <= 100 + blocks(100, 2)
 
 
 async def test_the_first_calls_do_not_wait_for_redis(
     redis_server: RedisServer, namespace: str
 ) -> None:
-    async with opened(redis_server.url, namespace, count=100, workers=2) as shop:
+    async with opened(redis_server.url, namespace, count=100, workers=2, settings=PATIENT) as shop:
         assert [shop.call(0) for _ in range(6)] == [True] * 5 + [False], "no await in between"
         await until(lambda: shop.call(0))
 
@@ -186,12 +193,18 @@ async def test_the_first_calls_do_not_wait_for_redis(
 async def test_a_worker_that_ends_signs_off_and_gives_its_tokens_back(
     redis_server: RedisServer, namespace: str
 ) -> None:
-    async with opened(redis_server.url, namespace, count=100, workers=1) as shop:
-        await shop.offer([100.0], 0.1)
+    # 100 in a window that does not end while this is looked at.
+    window_ms = 20_000
+    async with opened(
+        redis_server.url, namespace, count=5, workers=1, window_ms=window_ms, settings=PATIENT
+    ) as shop:
+        await shop.offer_until([100.0], lambda: len(shop.passed_ns) >= 5)
     keys = SentinelKeys(namespace)
     with redis_server.client() as client:
         assert client.exists(keys.workers) == 0
-    async with opened(redis_server.url, namespace, count=100, workers=1) as again:
+    async with opened(
+        redis_server.url, namespace, count=5, workers=1, window_ms=window_ms, settings=PATIENT
+    ) as again:
         # What is left of the window is all that the first did not use.
         rest = 100 - len(shop.passed_ns)
         calls = await until_refused(again)
@@ -208,7 +221,7 @@ async def test_a_worker_ends_whenever_it_is_told_to(
         running = asyncio.create_task(source.run())
         await asyncio.sleep(number * 0.000_15)
         running.cancel()
-        done, _ = await asyncio.wait([running], timeout=10)
+        done, _ = await asyncio.wait([running], timeout=60)
         assert done, number
         assert running.cancelled()
         await client.aclose()
@@ -232,33 +245,39 @@ async def test_values_of_a_hot_parameter_have_one_limit_each(
 ) -> None:
     config = ClusterConfig(flow_id=7, threshold_type=ThresholdType.GLOBAL)
     rule = ParamFlowRule(
-        resource="r", param_idx=0, count=20, duration_in_sec=60, cluster_mode=True,
+        resource="r", param_idx=0, count=20, duration_in_sec=300, cluster_mode=True,
         cluster_config=config,
     )  # fmt: skip
-    async with opened(redis_server.url, namespace, count=10_000, workers=2) as shop:
+    async with opened(
+        redis_server.url, namespace, count=10_000, workers=2, settings=PATIENT
+    ) as shop:
         for one in shop.workers:
             one.sentinel.param_flow.load([rule])
 
         async def passes(goods_id: str) -> int:
-            passed = 0
-            for _ in range(60):
-                for one in shop.workers:
-                    entry = one.sentinel.try_entry("r", goods_id)
-                    if isinstance(entry, Entry):
-                        passed += 1
-                        entry.exit()
-                await asyncio.sleep(0.005)
+            passed = rounds = 0
+            async with asyncio.timeout(60):
+                while passed < 20 or rounds < 60:
+                    for one in shop.workers:
+                        entry = one.sentinel.try_entry("r", goods_id)
+                        if isinstance(entry, Entry):
+                            passed += 1
+                            entry.exit()
+                    rounds += 1
+                    await asyncio.sleep(0.005)
             return passed
 
         for goods_id in ("1001", "1002"):
-            # 20 in a minute, a block of 1 in each of two hands, and one on credit for each.
-            assert 20 <= await passes(goods_id) <= 20 + blocks(20, 2)
+            # 20 in five minutes, a block of 1 in each of two hands, and one on credit for each.
+            assert await passes(goods_id) <= 20 + blocks(20, 2)
 
 
 async def test_redis_that_forgot_the_script_is_told_again(
     redis_server: RedisServer, namespace: str
 ) -> None:
-    async with opened(redis_server.url, namespace, count=1_000, workers=1) as shop:
+    async with opened(
+        redis_server.url, namespace, count=1_000, workers=1, settings=PATIENT
+    ) as shop:
         with redis_server.client() as client:
             client.script_flush()
         before = shop.workers[0].source.status().exchanges
@@ -296,9 +315,10 @@ def test_a_thread_leases_as_well(redis_server: RedisServer, namespace: str) -> N
             source.start()
         wait_until(lambda: source.status().in_contact)
         passed: list[int] = []
+        enough = threading.Event()
 
         def call() -> None:
-            for _ in range(60):
+            while not enough.is_set():
                 if isinstance(sentinel.try_entry("r"), Entry):
                     passed.append(time.time_ns())
                 time.sleep(0.005)
@@ -306,18 +326,26 @@ def test_a_thread_leases_as_well(redis_server: RedisServer, namespace: str) -> N
         threads = [threading.Thread(target=call) for _ in range(4)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
-    times = sorted(passed)
-    ends = (bisect.bisect_left(times, at_ns + 1_000_000_000) for at_ns in times)
-    assert 40 <= max(end - place for place, end in enumerate(ends)) <= 50 + blocks(50, 1)
+        try:
+            wait_until(lambda: most_within_a_second(passed[:]) >= 40)
+        finally:
+            enough.set()
+            for thread in threads:
+                thread.join()
+    assert most_within_a_second(passed) <= 50 + blocks(50, 1)
     with redis_server.client() as client:
         assert client.exists(SentinelKeys(namespace).workers) == 0
     assert sentinel.alarms.internal_errors == 0
 
 
+def most_within_a_second(times_ns: list[int]) -> int:
+    times = sorted(times_ns)
+    ends = (bisect.bisect_left(times, at_ns + 1_000_000_000) for at_ns in times)
+    return max((end - place for place, end in enumerate(ends)), default=0)
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.005)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 SERVING = Path(__file__).with_name("serving.py")
-DEADLINE_S = 20
+DEADLINE_S = 90
 
 
 @contextlib.asynccontextmanager
