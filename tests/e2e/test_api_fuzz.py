@@ -16,7 +16,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 
-from services.seckill_service import SeckillService
+from services.seckill_service import PATIENT, SeckillService
 
 EXAMPLES = int(os.environ.get("SECKILL_FUZZ_EXAMPLES", "20"))
 """Requests of each kind for a route of buyers. scripts/full-size makes up a hundred."""
@@ -44,7 +44,9 @@ def _operations(service: SeckillService) -> list[Any]:
 @pytest.fixture
 def own_service(tmp_path: Path) -> Iterator[SeckillService]:
     """One of its own: made-up requests of an admin leave made-up rules and users behind."""
-    running = SeckillService(tmp_path / "data", "--demo", "--workers", "1").start()
+    running = SeckillService(
+        tmp_path / "data", "--demo", "--workers", "1", environment=PATIENT
+    ).start()
     yield running
     assert running.stop() == 0, running.log()
 

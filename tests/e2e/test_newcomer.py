@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from seckill import __version__
-from services.seckill_service import SeckillService, wait_until
+from services.seckill_service import PATIENT, SeckillService, wait_until
 
 
 def seckill(
@@ -22,7 +22,7 @@ def seckill(
         [sys.executable, "-m", "seckill", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         cwd=cwd,
         env=environment | variables,
         check=False,
@@ -119,7 +119,7 @@ def test_one_more_worker_says_what_it_is_and_two_of_one_number_are_refused(
         assert second.returncode == 1
         assert f"process {first.pid} already is worker 7" in second.stderr
         first.send_signal(signal.SIGTERM)
-        assert first.wait(20) == 0
+        assert first.wait(120) == 0
 
 
 def test_a_sale_found_sold_out_is_no_proof(service: SeckillService) -> None:
@@ -132,7 +132,9 @@ def test_a_sale_found_sold_out_is_no_proof(service: SeckillService) -> None:
 
 def test_a_run_that_cannot_sign_tokens_is_refused_before_it_opens_a_sale(tmp_path: Path) -> None:
     with_tokens = {"SECKILL_AUTH": "jwt", "SECKILL_JWT_SECRET": "s" * 32}
-    running = SeckillService(tmp_path / "jwt", "--workers", "1", environment=with_tokens).start()
+    running = SeckillService(
+        tmp_path / "jwt", "--workers", "1", environment=PATIENT | with_tokens
+    ).start()
     try:
         running._environment = dict(os.environ)
         before = running.cli_json("sale", "list")

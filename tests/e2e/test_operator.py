@@ -9,7 +9,7 @@ from typing import Any
 from seckill.domain.ids import check_goods_id
 from seckill.domain.reservation import BucketId
 from seckill.runtime.bootstrap import Stores
-from services.seckill_service import SeckillService, wait_until
+from services.seckill_service import PATIENT, SeckillService, wait_until
 
 
 def buy(service: SeckillService, user: str) -> str:
@@ -31,7 +31,7 @@ def buy(service: SeckillService, user: str) -> str:
 
 def test_what_an_operator_types_when_something_is_wrong(tmp_path: Path) -> None:
     """One story, since a service takes seconds to start: trace, reconcile, statements."""
-    service = SeckillService(tmp_path / "data", "--workers", "1").start()
+    service = SeckillService(tmp_path / "data", "--workers", "1", environment=PATIENT).start()
     try:
         service.cli("sale", "create", "tea", "--stock", "10", "--may-not-buy-again")
         assert service.cli_json("sale", "show", "tea")["may_buy_again"] is False

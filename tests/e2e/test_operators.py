@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from services.seckill_service import SeckillService, wait_until
+from services.seckill_service import PATIENT, SeckillService, wait_until
 
 WHY = {"reason": "the story wants it"}
 
@@ -44,7 +44,7 @@ class Operator:
 
 def test_from_the_set_up_link_to_a_sale_its_orders_and_its_audit(tmp_path: Path) -> None:
     """One story, since a service takes seconds to start."""
-    service = SeckillService(tmp_path / "data", "--workers", "1").start()
+    service = SeckillService(tmp_path / "data", "--workers", "1", environment=PATIENT).start()
     try:
         wait_until("the start prints the link", lambda: "/admin/setup#" in service.log())
         link = re.search(r"http://\S+/admin/setup#(\S+)", service.log())

@@ -18,9 +18,9 @@ from seckill.stress.run import run_stress_in_new_loop
 from seckill.stress.target import Target
 from services.kafka import jars_or_skip
 from services.missing import skip_without
-from services.seckill_service import SeckillService, wait_until
+from services.seckill_service import PATIENT, SeckillService, wait_until
 
-SCALED = {
+SCALED = PATIENT | {
     "SECKILL_CHANNEL": "kafka",
     "SECKILL_DATABASE_URL": "postgresql://",
     "SECKILL_ORDER_WORKERS": "2",
@@ -75,7 +75,7 @@ def test_a_rush_over_redis_kafka_and_postgresql_balances_and_the_next_run_carrie
     _missing_postgres()
     environment = SCALED | {"SECKILL_KAFKA_JARS": str(jars_or_skip())}
     service = SeckillService(
-        tmp_path / "data", "--demo", "--workers", "2", environment=environment, start_timeout_s=120
+        tmp_path / "data", "--demo", "--workers", "2", environment=environment, start_timeout_s=300
     )
     try:
         service.start()

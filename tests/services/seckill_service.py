@@ -9,14 +9,21 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from seckill.runtime.bootstrap import Stores, open_stores
 from seckill.runtime.free_ports import choose_port
 from seckill.runtime.settings import load_settings
 from seckill.runtime.settings_report import with_run_settings
 
-__all__ = ["SeckillService", "wait_until"]
+__all__ = ["PATIENT", "SeckillService", "wait_until"]
+
+PATIENT: Final = {
+    "SECKILL_REDIS_TIMEOUT_MS": "30000",
+    "SECKILL_QUEUE_WAIT_MS_MAX": "60000",
+    "SECKILL_BODY_TIMEOUT_MS": "60000",
+}
+"""Settings for tests in which nothing is away: no stall of the machine is taken for an outage."""
 
 _END_TIMEOUT_S = 120
 
