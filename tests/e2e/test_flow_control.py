@@ -149,7 +149,19 @@ def test_the_articles_rush_behind_a_gate_of_a_thousand_a_second(service: Seckill
     refused_before = metric(service, 'seckill_answers_total{outcome="blocked"}')
     began_ms = int(time.time() * 1000)
     done = service.cli(
-        "stress", "--buyers", "10000", "--clicks", "1", "--stock", "100", "--json", check=False
+        "stress",
+        "--buyers",
+        "10000",
+        "--clicks",
+        "1",
+        "--stock",
+        "100",
+        "--timeout-s",
+        "60",
+        "--follow-s",
+        "120",
+        "--json",
+        check=False,
     )
     report: dict[str, Any] = json.loads(done.stdout)
     failed = [check for check in report["checks"] if not check["ok"]]

@@ -60,6 +60,12 @@ def stress(
         ),
     ] = False,
     deadline_s: Annotated[float, typer.Option(help="Longest time for the rush.")] = 120.0,
+    timeout_s: Annotated[
+        float, typer.Option(help="Longest wait for a connection, and for the answer to a click.")
+    ] = 10.0,
+    follow_s: Annotated[
+        float, typer.Option(help="Longest time in which the orders are followed to their end.")
+    ] = 30.0,
     own: Annotated[
         bool,
         typer.Option("--own", help="Start a service of its own in a temporary folder, and end it."),
@@ -92,6 +98,9 @@ def stress(
         idempotent=idempotent,
         faults_expected=faults_expected,
         deadline_s=deadline_s,
+        timeout_s=timeout_s,
+        connect_timeout_s=timeout_s,
+        follow_s=follow_s,
         user_prefix=f"{run_name}-",
     )
     with _service(data_dir, own=own, quiet=as_json) as service:
