@@ -13,7 +13,7 @@ from chaos.rounds import ROUNDS, SEED, Armed, kill_environment
 from seckill.runtime.auditing import audit
 from seckill.runtime.bootstrap import Stores
 from services.kafka import KafkaBroker, own_options, tell_group
-from services.seckill_service import SeckillService, wait_until
+from services.seckill_service import PATIENT, SeckillService, wait_until
 
 __all__ = ["in_flight", "kafka_service", "outbox_entries", "own_broker", "wait_written"]
 
@@ -25,18 +25,22 @@ def kafka_service(
     """One web process, so many relays and order workers; a dead one is noticed within seconds."""
     print(f"chaos seed {SEED}, {ROUNDS} rounds")  # noqa: T201  -- a failure is a seed to replay
     options = own_options(bootstrap)
-    environment = (armed.environment if armed else kill_environment()) | {
-        "SECKILL_CHANNEL": "kafka",
-        "SECKILL_KAFKA_BOOTSTRAP": bootstrap,
-        "SECKILL_KAFKA_TOPIC": options.topic,
-        "SECKILL_KAFKA_GROUP": options.group,
-        "SECKILL_KAFKA_PARTITIONS": "4",
-        "SECKILL_KAFKA_SESSION_TIMEOUT_MS": "2000",
-        "SECKILL_KAFKA_BATCH_MESSAGES_MAX": "50",
-        "SECKILL_KAFKA_DELIVERY_TIMEOUT_MS": "2000",
-        "SECKILL_ORDER_WORKERS": str(workers),
-        "SECKILL_RELAYS": str(relays),
-    }
+    environment = (
+        (armed.environment if armed else kill_environment())
+        | PATIENT
+        | {
+            "SECKILL_CHANNEL": "kafka",
+            "SECKILL_KAFKA_BOOTSTRAP": bootstrap,
+            "SECKILL_KAFKA_TOPIC": options.topic,
+            "SECKILL_KAFKA_GROUP": options.group,
+            "SECKILL_KAFKA_PARTITIONS": "4",
+            "SECKILL_KAFKA_SESSION_TIMEOUT_MS": "2000",
+            "SECKILL_KAFKA_BATCH_MESSAGES_MAX": "50",
+            "SECKILL_KAFKA_DELIVERY_TIMEOUT_MS": "2000",
+            "SECKILL_ORDER_WORKERS": str(workers),
+            "SECKILL_RELAYS": str(relays),
+        }
+    )
     service = SeckillService(folder / "data", "--workers", "1", environment=environment)
     try:
         yield service.start()
@@ -76,7 +80,7 @@ def in_flight(service: SeckillService) -> int:
     return found
 
 
-def wait_written(service: SeckillService, timeout_s: float = 30) -> None:
+def wait_written(service: SeckillService, timeout_s: float = 90) -> None:
     """Wait until no order is on its way; fail with where one may be."""
     try:
         wait_until("every order is written", lambda: in_flight(service) == 0, timeout_s)

@@ -51,7 +51,7 @@ class Shop:
         finally:
             connection.close()
 
-    def buy(self, user: str, patience_s: float = 30) -> tuple[int, dict[str, Any]]:
+    def buy(self, user: str, patience_s: float = 90) -> tuple[int, dict[str, Any]]:
         """Ask until it is decided, as a buyer does; 503 is the only thing to be patient with."""
         deadline = time.monotonic() + patience_s
         while True:
@@ -84,7 +84,7 @@ class Shop:
         return found
 
     def wait_written(self) -> None:
-        wait_until("all is written", lambda: self.view()[2] == 0, 30)
+        wait_until("all is written", lambda: self.view()[2] == 0, 90)
 
     def reopened_after_s(self) -> float:
         """How long it takes until the bucket may be trusted again."""
@@ -108,7 +108,7 @@ class Shop:
             mine = [one for one in statements if one.goods_id == self.goods]
             return all(one.outcome is not None for one in mine)
 
-        wait_until("the statement is written", lambda: bool(self.service.with_stores(ended)), 30)
+        wait_until("the statement is written", lambda: bool(self.service.with_stores(ended)), 90)
 
     def audit(self) -> dict[str, Any]:
         async def work(stores: Stores) -> dict[str, Any]:

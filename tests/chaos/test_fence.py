@@ -96,7 +96,7 @@ def test_an_old_file_comes_back_and_what_was_in_no_log_is_named(tmp_path: Path) 
                 server.put_data_back(tmp_path / f"old-{number}")
                 server.start()
                 _freeze(service, "worker", signal.SIGCONT)
-                assert shop.buy("d", 60)[0] == 202
+                assert shop.buy("d")[0] == 202
                 found = shop.check(lost={"c0", "c1", "c2"})
                 assert found["line"]["left_units"] == STOCK - 19
                 (statement,) = found["statements"]
@@ -128,7 +128,7 @@ def test_a_stale_replica_takes_over_under_living_connections(tmp_path: Path) -> 
                     "in step", lambda: replica.info("replication")["master_link_status"] == "up"
                 )
                 shop.wait_written()
-                assert master.wait(1, 5_000) == 1
+                assert master.wait(1, 60_000) == 1
                 replica.replicaof("NO", "ONE")
                 shop.rush([f"b{n}" for n in range(10)])
                 shop.wait_written()
@@ -138,7 +138,7 @@ def test_a_stale_replica_takes_over_under_living_connections(tmp_path: Path) -> 
                     lambda: master.info("replication").get("master_link_status") == "up",
                 )
                 master.replicaof("NO", "ONE")
-                assert shop.buy("c", 60)[0] == 202
+                assert shop.buy("c")[0] == 202
                 assert shop.check()["line"]["left_units"] == STOCK - 21
     finally:
         server.remove()
@@ -213,7 +213,7 @@ def test_two_hosts_judge_together_and_a_dead_one_is_not_waited_for_for_ever(
             for pid in two.pids("web") + two.pids("worker"):
                 os.kill(pid, signal.SIGSTOP)
             server.restart()
-            assert shop.buy("e", 60)[0] == 202
+            assert shop.buy("e")[0] == 202
             statement = shop.check()["statements"][0]
             assert statement["outcome"] == "rebuilt"
             assert "did not report" in statement["unknown"][0]
