@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PROJECT = Path(__file__).parent / "oracle"
 TARGET = PROJECT / "target"
-PLAY_TIMEOUT_S = 120
+PLAY_TIMEOUT_S = 500
 
 
 def build() -> None:
