@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from simulation import rules
 from simulation.loop import SteppedLoop
@@ -36,13 +36,22 @@ class Campaign:
         *,
         without: frozenset[Rule] = frozenset(),
         trace: Callable[[str], None] | None = None,
+        happen: Callable[[World], Awaitable[None]] = lambda world: world.storm(STEPS),
     ) -> list[str]:
-        """One schedule; returns the promises that it broke."""
+        """One schedule; returns the promises that it broke.
+
+        Args:
+            happen: what happens in it; usually what the seed decides.
+        """
         with rules.without(without), asyncio.Runner(loop_factory=SteppedLoop) as runner:
-            return runner.run(self._run(seed, without, trace))
+            return runner.run(self._run(seed, without, trace, happen))
 
     async def _run(
-        self, seed: int, without: frozenset[Rule], trace: Callable[[str], None] | None
+        self,
+        seed: int,
+        without: frozenset[Rule],
+        trace: Callable[[str], None] | None,
+        happen: Callable[[World], Awaitable[None]],
     ) -> list[str]:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SteppedLoop)
@@ -51,7 +60,7 @@ class Campaign:
         world = World(self._stores, seed, folder, without=without, trace=trace)
         await world.begin(loop)
         try:
-            await world.storm(STEPS)
+            await happen(world)
             if not await world.settle():
                 return ["never quiet"]
             return await broken_promises(world, self._stores.engine, stock_units=STOCK_UNITS)

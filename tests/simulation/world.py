@@ -444,13 +444,14 @@ class World:
 
     # The wire
 
-    async def deliver_all(self) -> None:
-        """Let every call under way arrive and be answered, in order."""
+    async def deliver_all(self, held: Callable[[Call], bool] = lambda _call: False) -> None:
+        """Let every call under way arrive and be answered, in order, but for those held up."""
         await self.loop.stillness()
-        while self.calls:
-            call = self.calls.pop(0)
+        while going := [call for call in self.calls if not held(call)]:
+            call = going[0]
+            self.calls.remove(call)
             if not call.arrived:
-                call.arrive()
+                self.arrive(call)
             call.deliver()
             await self.loop.stillness()
 
@@ -506,7 +507,11 @@ class World:
         web = self.chance.choice(self.webs)
         if web.process.dead:
             self.to_ask.append(ask)
-            return
+        else:
+            self.submit(ask, web)
+
+    def submit(self, ask: Ask, web: Web) -> None:
+        """A request comes to a web process."""
         ask.web = web
         web.asks.append(ask)
         decision = web.batcher.submit(ask)
@@ -527,9 +532,9 @@ class World:
         worker = self.chance.choice(self.workers)
         self._start(worker.process, "orders", worker.orders.step)
 
-    def keep(self) -> None:
+    def keep(self, worker: Worker | None = None) -> None:
         """A keeper looks, and rebuilds what needs it."""
-        worker = self.chance.choice(self.workers)
+        worker = worker or self.chance.choice(self.workers)
 
         async def look() -> None:
             worker.verdict = None
@@ -686,8 +691,12 @@ class World:
             return
         self.crashes += 1
         before = self.redis.take_picture()
+        self.lose(lambda: self._break(before))
+
+    def lose(self, breaking: Callable[[], None]) -> None:
+        """Let something break, and take down which purchases are in no log any more."""
         known = self.redis.outbox_places(self.bucket_id)
-        self._break(before)
+        breaking()
         published = {event.place for event in self.topic.events}
         self.lost_places |= known - self.redis.outbox_places(self.bucket_id) - published
 
