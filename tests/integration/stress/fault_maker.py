@@ -6,7 +6,6 @@ answer never keeps a request from being noted.
 
 import asyncio
 import json
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -63,6 +62,8 @@ class Reply:
     headers: dict[str, str] = field(default_factory=dict)
     fault: Fault = Fault.NONE
     delay_s: float = 0.0
+    after: asyncio.Event | None = None
+    """Not before this has happened."""
 
     def but(self, **changes: Any) -> "Reply":
         return replace(self, **changes)
@@ -233,12 +234,15 @@ class _Served:
         nth = self.nth[user_id]
         self.nth[user_id] += 1
         peer = writer.get_extra_info("peername")[0]
-        return Request(method, path, headers, body, time.monotonic(), nth, peer)
+        now_s = asyncio.get_running_loop().time()
+        return Request(method, path, headers, body, now_s, nth, peer)
 
     async def _answer(
         self, replies: "asyncio.Queue[Reply | None]", writer: asyncio.StreamWriter
     ) -> None:
         while (reply := await replies.get()) is not None:
+            if reply.after is not None:
+                await reply.after.wait()
             if reply.delay_s:
                 await asyncio.sleep(reply.delay_s)
             if reply.fault is Fault.SILENT:

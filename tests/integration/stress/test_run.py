@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from itertools import pairwise
@@ -55,16 +56,32 @@ from seckill.stress import (
 )
 from seckill.stress.connection import ConnectionPool
 from seckill.stress.target import resolve
-from services.stopwatch import stopwatch
+from services.patient_loop import PatientLoop
 
 Change = Callable[[Request, Reply], Reply]
 QUICK: dict[str, Any] = {
     "click_gap_ms": 5,
-    "timeout_s": 5,
-    "deadline_s": 20,
-    "follow_s": 3,
+    "timeout_s": 60,
+    "connect_timeout_s": 60,
+    "deadline_s": 300,
+    "follow_s": 60,
     "retries": 0,
 }
+
+
+@pytest.fixture(autouse=True)
+def patient_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generator and server share a loop, and with it what time it is: a stall is none.
+
+    Where they do not, the plan is a patient one.
+    """
+
+    def now_us() -> int:
+        loop = asyncio.get_running_loop()
+        now_s = loop.time() if isinstance(loop, PatientLoop) else time.monotonic()
+        return round(now_s * 1e6)
+
+    monkeypatch.setattr("seckill.stress.run._monotonic_us", now_us)
 
 
 async def run(
@@ -166,7 +183,7 @@ async def test_what_one_buyer_meets_is_their_fate_and_nobody_elses(
     def change(request: Request, honest: Reply) -> Reply:
         return reply if request.user_id == "buyer-3" else honest
 
-    timeout_s = 0.4 if reply.fault is Fault.SILENT else 5
+    timeout_s = 0.4 if reply.fault is Fault.SILENT else 60
     report = await run(Custom(0, change), buyers=8, clicks=2, timeout_s=timeout_s)
     fates = {one.user_id: one.fate for one in report.buyer_fates}
     assert fates.pop("buyer-3") is fate
@@ -244,19 +261,17 @@ async def test_an_answer_that_nobody_asked_for_fails_the_run() -> None:
 
 
 async def test_a_slow_server_never_slows_the_buyers() -> None:
-    """Each answer takes 0.3 s, so a buyer who waited for it would send the last click 1.5 s late."""
+    """Nobody is answered before all have clicked: one who waited for an answer never would."""
+    all_are_here = asyncio.Event()
 
     def change(request: Request, honest: Reply) -> Reply:
-        return honest.but(delay_s=0.3)
+        if len(shop.posts) == 30:
+            all_are_here.set()
+        return honest.but(after=all_are_here, delay_s=0.3)
 
     shop = Custom(0, change)
     report = await run(shop, buyers=5, clicks=6, click_gap_ms=20)
     assert report.answers == 30
-    # The last intended instant is at most 5 gaps of 30 ms after the start.
-    arrivals = [request.at_s for request in shop.posts]
-    # One that waited for the answers before it would come 1.5 s late.
-    assert max(arrivals) - min(arrivals) < 0.9, "a click waited for an answer"
-    assert report.send_lag.max_us < 700_000
     # Answers come one after the other on a connection: the sixth is there after 6 × 0.3 s, and the
     # whole wait since the intended instant is its latency.
     assert report.latency.max_us > 1_500_000
@@ -278,11 +293,9 @@ async def test_a_frozen_server_shows_in_the_latency_of_every_click_meant_for_tha
 
 async def test_the_planned_instants_reach_the_server() -> None:
     shop = Shop(0)
-    with stopwatch() as watch:
-        report = await run(shop, buyers=50, clicks=1, arrival=Arrival.UNIFORM, over_s=1.0, seed=3)
+    report = await run(shop, buyers=50, clicks=1, arrival=Arrival.UNIFORM, over_s=1.0, seed=3)
     arrivals = [request.at_s for request in shop.posts]
-    assert max(arrivals) - min(arrivals) > 0.7
-    assert watch.seconds < 3
+    assert 0.7 < max(arrivals) - min(arrivals) < 3
     assert report.send_lag.count == 50
 
 
@@ -419,9 +432,10 @@ async def test_a_late_answer_spares_the_retry_that_was_planned() -> None:
 
 async def test_a_server_that_never_answers_ends_as_timeouts_within_the_bounds() -> None:
     shop = Custom(5, lambda _request, honest: honest.but(fault=Fault.SILENT))
-    with stopwatch() as watch:
-        report = await run(shop, buyers=5, clicks=2, timeout_s=0.3, follow=False)
-    assert watch.seconds < 3
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    report = await run(shop, buyers=5, clicks=2, timeout_s=0.3, follow=False)
+    assert loop.time() - began_s < 3
     assert report.fates == {"timeout": 5}
     assert report.timeouts == 10
     assert "everybody_answered" in failed(report)
@@ -433,11 +447,12 @@ async def test_a_server_that_never_answers_ends_as_timeouts_within_the_bounds() 
 
 async def test_the_deadline_ends_the_rush_whatever_the_timeout() -> None:
     shop = Custom(5, lambda _request, honest: honest.but(fault=Fault.SILENT))
-    with stopwatch() as watch:
-        report = await run(
-            shop, buyers=2, clicks=1, timeout_s=60, deadline_s=0.4, retries=5, follow=False
-        )
-    assert watch.seconds < 3
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    report = await run(
+        shop, buyers=2, clicks=1, timeout_s=60, deadline_s=0.4, retries=5, follow=False
+    )
+    assert loop.time() - began_s < 3
     assert report.fates == {"timeout": 2}
     assert any("deadline" in note for note in report.notes)
 
@@ -530,7 +545,7 @@ def test_a_server_that_goes_away_while_buyers_connect_leaves_no_socket_behind(
                 endpoint,
                 count=len(buyers),
                 sources=(),
-                connect_timeout_s=10,
+                connect_timeout_s=60,
                 tasks=tasks,
                 now_us=lambda: 0,
             )
@@ -556,7 +571,7 @@ def test_a_server_that_goes_away_while_buyers_connect_leaves_no_socket_behind(
             gc.collect()
     finally:
         listener.shutdown(socket.SHUT_RDWR)
-        resetting.join(10)
+        resetting.join(60)
         listener.close()
     assert not all(end.startswith("connecting") for end in ends), ends
     assert not [str(told.message) for told in caught if told.category is ResourceWarning]
@@ -567,7 +582,7 @@ async def test_connecting_is_bounded_too() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         plan = StressPlan(
-            stock=5, buyers=6, clicks=1, connect_timeout_s=0.3, **{**QUICK, "timeout_s": 1}
+            stock=5, buyers=6, clicks=1, **{**QUICK, "connect_timeout_s": 0.3, "timeout_s": 1}
         )
         report = await run_stress(plan, Target(url=url))
     assert report.connect_failures["connecting timed out"] >= 4
@@ -577,7 +592,7 @@ async def test_connecting_is_bounded_too() -> None:
 async def test_a_cancelled_run_closes_its_connections() -> None:
     shop = Custom(5, lambda _request, honest: honest.but(fault=Fault.SILENT))
     async with serving(shop) as url:
-        plan = StressPlan(stock=5, buyers=10, **{**QUICK, "timeout_s": 60, "deadline_s": 100})
+        plan = StressPlan(stock=5, buyers=10, **QUICK)
         task = asyncio.create_task(run_stress(plan, Target(url=url)))
         async with asyncio.timeout(60):
             while len(shop.posts) < 30:
@@ -891,7 +906,8 @@ class fast_server:  # noqa: N801  -- used as a function
 def test_ten_thousand_buyers_at_once_each_get_one_fate() -> None:
     with fast_server(stock=100) as url:
         report = run_stress_in_new_loop(
-            StressPlan(stock=100, buyers=10_000, clicks=3), Target(url=url)
+            StressPlan(stock=100, buyers=10_000, clicks=3, **{**QUICK, "click_gap_ms": 50}),
+            Target(url=url),
         )
     assert report.ok, render_text(report)
     assert report.fates == {"refused:sold_out": 9_900, "won": 100}
