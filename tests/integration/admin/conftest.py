@@ -10,7 +10,8 @@ import pytest
 from contract.ledger.conftest import backend, empty_url, ledger_url, templates
 from integration.admin.kit import AdminService, open_admin
 from seckill.admission.keys import Keys
-from seckill.ledger import Database, LedgerOptions, ensure_schema
+from seckill.ledger import Database, ensure_schema
+from services.ledger_options import patient_options
 from services.redis import RedisServer
 
 __all__ = ["backend", "empty_url", "ledger_url", "templates"]
@@ -22,7 +23,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("template") / "ledger.db"
 
     async def make() -> None:
-        template = Database(LedgerOptions(url=f"sqlite:///{path}"))
+        template = Database(patient_options(f"sqlite:///{path}"))
         await ensure_schema(template)
         await template.dispose()
 

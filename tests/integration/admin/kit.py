@@ -19,8 +19,7 @@ from seckill.domain.operators import Role
 from seckill.runtime.admin_parts import admin_parts
 from seckill.runtime.bootstrap import Stores, open_stores
 from seckill.runtime.settings import load_settings
-from seckill.web.limits import WebLimits
-from unit.web.doubles import World
+from unit.web.doubles import PATIENT, World
 
 __all__ = ["WHY", "AdminService", "open_admin"]
 
@@ -114,9 +113,7 @@ async def open_admin(
     if world is None:
         world = World()
         # What is tested here is not how busy the machine is.
-        world.parts = replace(
-            world.parts, limits=WebLimits(admin_begin_ms=30_000, admin_wait_ms=30_000)
-        )
+        world.parts = replace(world.parts, limits=replace(PATIENT, admin_failure_pause_ms=600_000))
     async with contextlib.AsyncExitStack() as stack:
         stores = await stack.enter_async_context(open_stores(loaded.settings))
         await stores.fence.keep()

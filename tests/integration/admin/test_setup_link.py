@@ -10,16 +10,17 @@ from contract.ledger.kit import ID_KEY, HandClock, rows
 from integration.admin.kit import AdminService
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.domain.errors import InvalidValue
-from seckill.ledger import Database, LedgerOptions, SQLLedger
+from seckill.ledger import Database, SQLLedger
 from seckill.ledger.admins import SETUP_LINK_MS
 from seckill.ledger.errors import SetupLinkDead
 from seckill.ledger.tables import admin_users, setup_links
 from seckill.runtime.setup_link import leave_setup_link, take_setup_link
+from services.ledger_options import patient_options
 
 
 @pytest.fixture
 async def database(ledger_url: str) -> AsyncIterator[Database]:
-    database = Database(LedgerOptions(url=ledger_url, pool_timeout_s=60))
+    database = Database(patient_options(ledger_url))
     yield database
     await database.dispose()
 

@@ -8,7 +8,7 @@ import itertools
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from seckill.domain.outcomes import Outcome
 from seckill.domain.payment import NewsKind, PaymentId
 from seckill.domain.reservation import BucketId
 from seckill.domain.sale import LatePayment, NewSale, Sale
-from seckill.ledger import Database, LedgerOptions, SQLLedger
+from seckill.ledger import Database, SQLLedger
 from seckill.ledger.fence import LedgerFence
 from seckill.ledger.looks import SQLAuditLedger
 from seckill.ledger.tables import order_events, orders, releases
@@ -52,12 +52,12 @@ from seckill.runtime.payment_desk import Desk
 from seckill.runtime.web_ports import LedgerBooks, QueuedReservations, SalesOnShow
 from seckill.web.app import build_app
 from seckill.web.dev_auth import DevAuth
-from seckill.web.limits import WebLimits
 from seckill.web.parts import WebParts
 from seckill.web.server import ServerSettings, serve
+from services.ledger_options import patient_options
 from services.patient_loop import PatientClock
 from services.stage import Counts
-from unit.web.doubles import Neighbours, Tally
+from unit.web.doubles import PATIENT, Neighbours, Tally
 
 __all__ = ["PRICE_FEN", "PayShop", "Provider", "ReaperCounts", "open_pay_shop", "running_works"]
 
@@ -345,17 +345,9 @@ async def open_pay_shop(
     redis_url: str, keys: Keys, ledger_url: str, marks_folder: Path, *, slot: str = "web-0"
 ) -> AsyncIterator[PayShop]:
     clock = PatientClock()
-    redis = connect(redis_url, timeout_ms=10_000)
+    redis = connect(redis_url, timeout_ms=60_000)
     # Races are what is tested here: nobody is refused because the machine is slow.
-    database = Database(
-        LedgerOptions(
-            url=ledger_url,
-            pool_size=8,
-            pool_timeout_s=60,
-            lock_timeout_ms=60_000,
-            statement_timeout_ms=60_000,
-        )
-    )
+    database = Database(patient_options(ledger_url, pool_size=8))
     ids = ReservationIds(ID_KEY)
     ledger = SQLLedger(database, ids, clock)
     scripts = Scripts(redis)
@@ -391,7 +383,7 @@ async def open_pay_shop(
             ids=ids,
             marks=marks,
             clock=clock,
-            bounds=Bounds(queue_wait_ms_max=30_000),
+            bounds=Bounds(queue_wait_ms_max=60_000),
             observer=Counts(),
         )
         await gate.__aenter__()
@@ -408,16 +400,11 @@ async def open_pay_shop(
                 render_metrics=lambda: b"",
                 clock=clock,
                 payments=Desk(ledger, provider, WebhookReader(provider.webhook_secrets)),
-                limits=WebLimits(
-                    order_wait_ms=60_000,
-                    payment_wait_ms=60_000,
-                    order_calls_max=10_000,
-                    payment_calls_max=10_000,
-                ),
+                limits=replace(PATIENT, order_calls_max=10_000, payment_calls_max=10_000),
             )
         )
         serving = asyncio.create_task(
-            serve(app, listener, ServerSettings(drain_ms=0, shutdown_grace_ms=5_000), stop)
+            serve(app, listener, ServerSettings(drain_ms=0, shutdown_grace_ms=60_000), stop)
         )
         port = listener.getsockname()[1]
         clients: asyncio.Queue[Client] = asyncio.Queue()

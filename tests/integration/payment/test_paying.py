@@ -137,7 +137,7 @@ async def test_cancelled_units_are_sold_again_and_no_more_than_those(shop: PaySh
         second.update(await shop.buy(sale, [f"b{n}" for n in range(10)]))
         return len(second) >= 3
 
-    await until(sold, 30)
+    await until(sold, 60)
     assert len(second) == 3
     assert await shop.remaining(sale) == 0
     await shop.assert_sound(sale)
@@ -159,7 +159,7 @@ async def test_what_walked_away_is_shown_and_sold_again(shop: PayShop) -> None:
         got.update(await shop.buy(sale, [f"d{n}" for n in range(5)]))
         return len(got) >= 3
 
-    await until(sold, 30)
+    await until(sold, 60)
     assert len(got) == 3
     # And who let theirs go may buy again, once there is something.
     (user, order), *_ = got.items()
@@ -169,7 +169,7 @@ async def test_what_walked_away_is_shown_and_sold_again(shop: PayShop) -> None:
     async def again() -> bool:
         return "a" in await shop.buy(sale, ["a"])
 
-    await until(again, 30)
+    await until(again, 60)
     await shop.assert_sound(sale)
 
 
@@ -226,7 +226,7 @@ async def test_who_gave_up_is_told_so_when_the_sale_lets_nobody_buy_again(
     shown = (await shop.ask("GET", f"/goods/{sale.goods_id}")).json
     assert shown["may_buy_again"] == sale.may_buy_again
     # A process that says "sold out" looks again at Redis before long.
-    await until(lambda: _decided(shop, sale), 30)
+    await until(lambda: _decided(shop, sale), 60)
     reply = await shop.ask("POST", f"/seckill/{sale.goods_id}", "ann")
     if how in {"not paid", "cancelled"}:
         assert (reply.json["code"], reply.json["reservation_id"]) == (2, order)
@@ -234,7 +234,7 @@ async def test_who_gave_up_is_told_so_when_the_sale_lets_nobody_buy_again(
         await shop.redis.delete(shop.keys.bucket(BucketId(sale.sale_id, 0)).meta)
         await shop.keeper.keep()
         await shop.keeper.rebuild(BucketId(sale.sale_id, 0), deadline_ms=30_000)
-        await until(lambda: _decided(shop, sale), 30)
+        await until(lambda: _decided(shop, sale), 60)
         reply = await shop.ask("POST", f"/seckill/{sale.goods_id}", "ann")
         assert (reply.json["code"], reply.json["reservation_id"]) == (2, order)
         assert await shop.remaining(sale) == 1
@@ -268,10 +268,10 @@ async def test_late_money_that_finds_no_free_unit_goes_back(shop: PayShop, why: 
     await expired_and_released(shop, [order])
     match why:
         case "sold out":
-            await until(lambda: _bought(shop, sale, "bob"), 30)
+            await until(lambda: _bought(shop, sale, "bob"), 60)
         case "bought again":
             await shop.ledger.sales.request_stock_change("c1", sale.sale_id, 5, actor="eve")
-            await until(lambda: _bought(shop, sale, "ann"), 30)
+            await until(lambda: _bought(shop, sale, "ann"), 60)
         case "ended":
             await shop.ledger.sales.change_sale(sale.sale_id, ends_at_ms=2, actor="eve")
             await shop.keeper.keep()
@@ -395,13 +395,13 @@ class Crowd:
                 assert not await self.gets_one(gate)
                 return gate.counts.by_flag > before
 
-            await until(by_itself, 30)
+            await until(by_itself, 60)
 
     async def buys(self, exactly: int) -> None:
         """Each process sells again, all that is there is sold, and no more."""
         for number in range(exactly):
             gate = self.gates[number % len(self.gates)]
-            await until(partial(self.gets_one, gate), 30)
+            await until(partial(self.gets_one, gate), 60)
             self.sold += 1
         await self.shop.write()
         assert await self.shop.remaining(self.sale) == 0
@@ -417,7 +417,7 @@ async def test_every_process_sells_again_what_came_back(
     three processes whose flags were up.
     """
     sale = await shop.sale(stock=10)
-    bounds = Bounds(sold_out_staleness_ms=250)
+    bounds = Bounds(queue_wait_ms_max=60_000, sold_out_staleness_ms=250)
     async with AsyncExitStack() as stack:
         gates = [
             await stack.enter_async_context(
@@ -443,7 +443,7 @@ async def test_every_process_sells_again_what_came_back(
         await shop.database.write(
             "hold", lambda c: c.execute(text(held), {"sale_id": sale.sale_id})
         )
-        await until(partial(crowd.gets_one, gates[1], "ghost"), 30)
+        await until(partial(crowd.gets_one, gates[1], "ghost"), 60)
         await shop.write()
         assert "compensated" in (await shop.states()).values()
         await shop.settle()
