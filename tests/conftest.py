@@ -90,7 +90,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if item.nodeid.startswith(room):
                 turns[room] += 1
                 return 0, turns[room]
-        return 1, sum(not item.nodeid.startswith(_ROOMS[:at]) for at in range(1, len(_ROOMS)))
+        return 1, next((at for at, room in enumerate(_ROOMS) if item.nodeid.startswith(room)), 0)
 
     items.sort(key=turn)
 

@@ -81,7 +81,6 @@ def _reasons(
     return undone
 
 
-@pytest.mark.timeout(600)
 def test_the_original_answers_the_same(played: Played) -> None:
     disagreeing = []
     answers = 0
@@ -97,7 +96,6 @@ def test_the_original_answers_the_same(played: Played) -> None:
     assert not disagreeing, f"{len(disagreeing)} of {len(played)}:\n" + "\n\n".join(disagreeing[:3])
 
 
-@pytest.mark.timeout(600)
 def test_what_differs_is_on_the_list(played: Played) -> None:
     counted: Counter[str] = Counter()
     same = 0
@@ -130,7 +128,6 @@ def test_the_list_is_the_documents() -> None:
     assert not missing
 
 
-@pytest.mark.timeout(600)
 def test_the_schedules_can_tell(played: Played) -> None:
     """The control: an engine with one rule read wrongly is found out."""
     found = 0

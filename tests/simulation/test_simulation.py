@@ -26,7 +26,6 @@ def campaign() -> Iterator[Campaign]:
         yield Campaign(stores)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_no_schedule_breaks_a_promise(campaign: Campaign, chunk: int) -> None:
     for seed in range(chunk, SCHEDULES, CHUNKS):
@@ -70,7 +69,6 @@ def test_every_rule_is_missed_somewhere() -> None:
     assert {rule for rules in (*_SEARCHED_FROM, *_STORIES) for rule in rules} == set(Rule)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("rules", "first_seed"), _SEARCHED_FROM.items())
 def test_a_rule_that_is_missing_is_missed(
     campaign: Campaign, rules: tuple[str, ...], first_seed: int

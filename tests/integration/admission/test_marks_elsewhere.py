@@ -37,7 +37,7 @@ async def test_a_command_without_the_hosts_marks_never_lets_a_bucket_go_on(tmp_p
         async with open_gate(server.url, keys, here) as gate:
             assert (await gate.buy("before")).outcome is Outcome.SUCCESS
             await redis.connection_pool.disconnect()
-            server.remove()
+            server.stop()
             shutil.copytree(server.folder, tmp_path / "older")
             server.start()
             keeper = ledger.keeper(redis, keys, here)
@@ -47,7 +47,7 @@ async def test_a_command_without_the_hosts_marks_never_lets_a_bucket_go_on(tmp_p
             while len(told) < 3:
                 told += [d for d in await buy([gate], [f"u{len(told)}"]) if d.reservation_id]
         await redis.connection_pool.disconnect()
-        server.remove()
+        server.stop()
         shutil.rmtree(server.folder)
         shutil.copytree(tmp_path / "older", server.folder)
         server.start()
@@ -75,7 +75,7 @@ async def test_a_command_without_the_hosts_marks_leaves_a_whole_bucket_to_the_ho
         # A new sale may be opened from anywhere: nobody can have a mark of it.
         assert (await ledger.keeper(redis, keys, elsewhere).keep())[BUCKET] is Verdict.REOPENED
         await redis.connection_pool.disconnect()
-        server.remove()
+        server.stop()
         server.start()
         # It waits for the host's report for as long as it takes, so that no stall ends the waiting.
         foreign = ledger.keeper(redis, keys, elsewhere, patience=Patience(reports_ms=600_000))

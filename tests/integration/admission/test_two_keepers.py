@@ -55,7 +55,7 @@ async def test_many_keepers_at_once_carry_a_bucket_on_once(tmp_path: Path) -> No
         await keepers[0].keep()
         for number in range(ROUNDS):
             await redis.connection_pool.disconnect()
-            server.remove()
+            server.stop()
             server.start()
             verdicts = await asyncio.gather(*(keeper.keep() for keeper in keepers))
             found = {verdict[bucket_id] for verdict in verdicts}
