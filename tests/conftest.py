@@ -17,6 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 from seckill.admission.keys import Keys
 from seckill.admission.redis_client import connect
 from seckill.runtime.gc_tuning import bound_collections
+from services.by_module import ByModule
 from services.kafka import kafka_broker
 from services.names import own_name
 from services.patient_loop import PatientLoop
@@ -49,25 +50,10 @@ _ALONE = ("tests/chaos/", "tests/simulation/")
 _ROOMS = ("tests/e2e/", "tests/integration/", "tests/contract/", "tests/unit/")
 
 
-class _ByModule(LoadScopeScheduling):
-    """What goes to one process together when several share the run.
-
-    A module does, since its tests may share a service, and so do those that share something dear.
-    Tests that kill their own service, and the simulation, are long and share nothing: each of them
-    goes alone.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        for begins, group in _GROUPS.items():
-            if nodeid.startswith(begins):
-                return group
-        return nodeid if nodeid.startswith(_ALONE) else nodeid.partition("::")[0]
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """See there. Not by marks and `loadgroup`: xdist 3.8 finds no group with pytest 9."""
-    return _ByModule(config, log)
+    """Tests that kill their own service, and the simulation, are long and share nothing."""
+    return ByModule(config, log, groups=_GROUPS, alone=_ALONE)
 
 
 @pytest.hookimpl(trylast=True)
@@ -93,6 +79,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return 1, next((at for at, room in enumerate(_ROOMS) if item.nodeid.startswith(room)), 0)
 
     items.sort(key=turn)
+
+
+class _FailuresAtOnce:
+    """Show a failure when it happens: a run that is ended from outside tells of none afterwards."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.write_sep("-", f"{report.when} of {report.nodeid} failed")
+            self._terminal.write_line(report.longreprtext)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Only the process that has the terminal shows anything."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and "CI" in os.environ:
+        config.pluginmanager.register(_FailuresAtOnce(terminal))
 
 
 def pytest_asyncio_loop_factories() -> dict[str, type[PatientLoop]]:
