@@ -16,6 +16,8 @@ import selectors
 import time
 from typing import Any
 
+import pytest
+
 from seckill.domain.clock import SystemClock
 
 __all__ = ["PatientClock", "PatientLoop"]
@@ -63,6 +65,15 @@ class PatientLoop(asyncio.SelectorEventLoop):
         """Seconds that this loop was not kept from running."""
         now_s = super().time()
         return now_s - self._patient.stalled_s(now_s)
+
+    def run_forever(self) -> None:
+        """As ever; but a test that is ended because it hangs shows what each task waits for."""
+        try:
+            super().run_forever()
+        except pytest.fail.Exception:
+            for task in asyncio.all_tasks(self):
+                task.print_stack()
+            raise
 
 
 class PatientClock(SystemClock):

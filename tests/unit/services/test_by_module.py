@@ -1,11 +1,10 @@
 """The tests' own scheduler: a process of the run may die, and the run goes on and ends."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from unit.services.inner_run import run_pytest
 
 _CONFTEST = """
 from services.by_module import ByModule
@@ -41,22 +40,9 @@ def test_three(worker_id):
 def _run(folder: Path) -> str:
     (folder / "conftest.py").write_text(_CONFTEST)
     (folder / "pytest.ini").write_text("[pytest]\n")
-    options = "-p xdist -n 2 --dist loadscope --no-loadscope-reorder -rA --max-worker-restart 3"
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", *options.split()],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-            # None of the others is needed, and loading them is what such a run would cost.
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    return run_pytest(
+        folder, "-p xdist -n 2 --dist loadscope --no-loadscope-reorder -rA --max-worker-restart 3"
     )
-    return ended.stdout + ended.stderr
 
 
 @pytest.mark.parametrize("last", [True, False], ids=["with_the_last_module", "with_the_first"])

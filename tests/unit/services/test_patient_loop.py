@@ -3,8 +3,30 @@
 import asyncio
 import os
 import time
+from pathlib import Path
 
 import pytest
+
+from unit.services.inner_run import run_pytest
+
+_HANGS = """
+import asyncio
+from services.patient_loop import PatientLoop
+
+async def wait_for_what_never_comes():
+    never = asyncio.Event()
+    await never.wait()
+
+async def both():
+    await asyncio.gather(wait_for_what_never_comes(), asyncio.sleep(0))
+
+def test_hangs():
+    loop = PatientLoop()
+    try:
+        loop.run_until_complete(both())
+    finally:
+        loop.close()
+"""
 
 
 async def test_what_holds_the_loop_up_is_no_time_that_passed() -> None:
@@ -43,3 +65,11 @@ async def test_a_time_out_comes_all_the_same() -> None:
         async with asyncio.timeout(0.2):
             await asyncio.Event().wait()
     assert time.monotonic() - began > 0.19
+
+
+def test_a_test_that_hangs_shows_what_each_of_its_tasks_waits_for(tmp_path: Path) -> None:
+    (tmp_path / "test_hang.py").write_text(_HANGS)
+    told = run_pytest(tmp_path, "-p pytest_timeout --timeout 2 --timeout-method signal")
+    assert "1 failed" in told, told
+    assert "Timeout (>2.0s)" in told
+    assert "await never.wait()" in told
