@@ -2,9 +2,9 @@
 
 import base64
 import itertools
-import multiprocessing
-import random
-from multiprocessing.connection import Connection
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -71,47 +71,13 @@ def test_a_key_of_another_length_is_refused() -> None:
             ReservationIds(bytes(length))
 
 
-IDS_PER_PROCESS = 125_000
-PROCESSES = 8
-
-
-def _make_ids(number: int, send: Connection) -> None:
-    """A forked child: the parent's random generator was seeded, and no clock is asked."""
-    ids = ReservationIds(KEY)
-    made = []
-    for at in range(0, IDS_PER_PROCESS, 500):
-        made += ids.encode_many(
-            [Place(SaleId(1), 1, number, seq + 1) for seq in range(at, at + 500)]
-        )
-    send.send_bytes("".join(made).encode("ascii"))
-    send.close()
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_million_ids_of_eight_forked_processes_are_a_million() -> None:
     """C77. They are made from places, and a place is given out once, by Redis."""
-    random.seed(1)
-    fork = multiprocessing.get_context("fork")
-    pipes = [fork.Pipe(duplex=False) for _ in range(PROCESSES)]
-    children = [
-        fork.Process(target=_make_ids, args=(number, send))
-        for number, (_, send) in enumerate(pipes)
-    ]
-    for child in children:
-        child.start()
-    for _, send in pipes:
-        send.close()
-    length = len(ReservationIds(KEY).encode(Place(SaleId(1), 1, 0, 1)))
-    seen: set[bytes] = set()
-    for receive, _ in pipes:
-        made = receive.recv_bytes()
-        receive.close()
-        assert len(made) == length * IDS_PER_PROCESS
-        seen.update(made[at : at + length] for at in range(0, len(made), length))
-    for child in children:
-        child.join(60)
-        assert child.exitcode == 0
-    assert len(seen) == PROCESSES * IDS_PER_PROCESS == 1_000_000
+    program = Path(__file__).with_name("forked_ids.py")
+    told = subprocess.run(
+        [sys.executable, program, KEY.hex()], capture_output=True, text=True, check=False
+    )
+    assert told.stdout == "1000000\n", told.stderr
 
 
 def test_an_id_is_fit_for_a_path_a_header_and_a_log() -> None:

@@ -1,5 +1,6 @@
-import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -33,18 +34,26 @@ def test_fresh_attempts_are_all_different() -> None:
     assert all(SHAPE.fullmatch(attempt) for attempt in made)
 
 
+# A program of its own: the threads of a test process would not be in its forked child.
+_FORKS = """
+import os
+from seckill.web.attempts import AttemptIds
+attempts = AttemptIds()
+attempts.fresh()
+print(*attempts._stock, flush=True)
+child = os.fork()
+if child == 0:
+    print(attempts.fresh(), flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
 def test_a_forked_process_throws_the_inherited_randomness_away() -> None:
-    attempts = AttemptIds()
-    attempts.fresh()
-    inherited = set(attempts._stock)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writing, attempts.fresh().encode("ascii"))
-        os._exit(0)
-    os.waitpid(child, 0)
-    drawn = os.read(reading, 100).decode("ascii")
-    os.close(reading)
-    os.close(writing)
-    assert SHAPE.fullmatch(drawn)
-    assert drawn not in inherited
+    told = subprocess.run(
+        [sys.executable, "-c", _FORKS], capture_output=True, text=True, check=False
+    )
+    inherited, drawn = told.stdout.splitlines()
+    assert SHAPE.fullmatch(drawn), told.stderr
+    assert len(inherited.split()) > 1
+    assert drawn not in inherited.split()
