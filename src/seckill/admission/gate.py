@@ -146,7 +146,12 @@ class AdmissionGate:
         trace: TracebackType | None,
     ) -> None:
         """Stop. Requests that still wait are answered as undecided."""
-        await end_tasks(self._running if self._poll is None else {self._poll, *self._running})
+        if self._poll is not None:
+            await end_tasks([self._poll])
+        # Work that ends may begin other work, which nobody else would end: a batch whose reply came
+        # all the same begins the watch of an empty stock.
+        while self._running:
+            await end_tasks(self._running)
         try:
             await self._tasks.__aexit__(kind, error, trace)
         finally:
@@ -227,6 +232,9 @@ class AdmissionGate:
                     await self._catalogue.refresh_together()
                 except StockUnavailable as error:
                     self._observer.redis_failed(error.kind)
+                    away = True
+                except Exception:  # noqa: BLE001  -- whoever asked must be answered all the same
+                    _log.exception("the catalogue could not be looked at")
                     away = True
                 answered, self._unknown = self._unknown[:asked], self._unknown[asked:]
                 for goods_id, waiting in answered:
