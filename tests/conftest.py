@@ -18,6 +18,7 @@ from seckill.admission.keys import Keys
 from seckill.admission.redis_client import connect
 from seckill.runtime.gc_tuning import bound_collections
 from services.by_module import ByModule
+from services.failures_at_once import FailuresAtOnce
 from services.kafka import kafka_broker
 from services.names import own_name
 from services.patient_loop import PatientLoop
@@ -81,24 +82,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=turn)
 
 
-class _FailuresAtOnce:
-    """Show a failure when it happens: a run that is ended from outside tells of none afterwards."""
-
-    def __init__(self, terminal: pytest.TerminalReporter) -> None:
-        self._terminal = terminal
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self._terminal.write_sep("-", f"{report.when} of {report.nodeid} failed")
-            self._terminal.write_line(report.longreprtext)
-
-
+@pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Only the process that has the terminal shows anything."""
+    """Last, since there is no terminal before; and the processes of a shared run have none."""
     terminal = config.pluginmanager.get_plugin("terminalreporter")
-    if terminal is not None and "CI" in os.environ:
-        config.pluginmanager.register(_FailuresAtOnce(terminal))
+    if "CI" in os.environ and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(FailuresAtOnce(terminal))
 
 
 def pytest_asyncio_loop_factories() -> dict[str, type[PatientLoop]]:

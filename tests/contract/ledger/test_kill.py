@@ -50,8 +50,8 @@ async def test_a_batch_is_written_whole_or_not_at_all_wherever_its_writer_is_kil
         await assert_sound(ledger, shop.sale.sale_id)
         writer.stdin.write(b"go on\n")
         await writer.stdin.drain()
-    writer.stdin.close()
-    assert await writer.wait() == 0
+    await writer.communicate()
+    assert writer.returncode == 0
     assert killed > 12
     await assert_sound(ledger, shop.sale.sale_id)
     assert await ledger.write(events) == WriteReport(known=len(events))

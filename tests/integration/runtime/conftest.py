@@ -1,5 +1,7 @@
 """A data directory of its own for each test, settings on it, and nothing left running."""
 
+import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from seckill.runtime.data_dir import DataDir
 from seckill.runtime.settings import LoadedSettings, load_settings
 
 SettingsMaker = Callable[..., LoadedSettings]
+
+_GONE_WITHIN_S = 30
 
 
 @pytest.fixture
@@ -48,15 +52,31 @@ def servers_may_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_left_running(tmp_path: Path) -> Iterator[None]:
-    """Whatever a test started works in its folder, or names it: that must be gone afterwards."""
+    """Whatever a test started works in its folder, or names it: that must be gone afterwards.
+
+    Soon: helpers of a server (PostgreSQL's logger, say) end by themselves, a moment after it.
+    """
     yield
-    left = []
+    left = _at_work_in(tmp_path)
+    deadline = time.monotonic() + _GONE_WITHIN_S
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)
+        left = _at_work_in(tmp_path)
+    told = [f"{process.pid} {command}" for process, command in left]
+    for process, _ in left:
+        process.kill()
+    assert not told
+
+
+def _at_work_in(folder: Path) -> list[tuple[psutil.Process, list[str]]]:
+    """Processes that name a folder or work in it, each with its command."""
+    found = []
     for process in psutil.process_iter():
         try:
-            told = [*process.cmdline(), process.cwd(), *process.environ().values()]
+            command = process.cmdline()
+            told = [*command, process.cwd(), *process.environ().values()]
         except psutil.Error:
             continue
-        if process.pid != psutil.Process().pid and any(str(tmp_path) in word for word in told):
-            left.append(f"{process.pid} {process.cmdline()}")
-            process.kill()
-    assert not left
+        if process.pid != os.getpid() and any(str(folder) in word for word in told):
+            found.append((process, command))
+    return found

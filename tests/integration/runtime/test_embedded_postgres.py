@@ -150,6 +150,7 @@ async def test_it_ends_when_the_supervisor_is_killed(folder: Path) -> None:
         pid = int(said)
         assert (folder / "data" / "postmaster.pid").exists()
         supervisor.send_signal(signal.SIGKILL)
-        await supervisor.wait()
+        # To the end of its pipes, which the server has too.
+        await supervisor.communicate()
         while (folder / "data" / "postmaster.pid").exists() or created_at(pid):
             await asyncio.sleep(0.02)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -529,8 +530,10 @@ def _children_of_this_process() -> int:
 
 # A supervisor as a process of its own, to be killed and signalled.
 
+_READY_WITHIN_S = 120
+
 SERVE = """
-import asyncio, json, signal, sys
+import asyncio, faulthandler, json, signal, sys
 from seckill.runtime.logs import configure_logging
 from seckill.runtime.settings import load_settings
 from seckill.runtime.supervise import Supervisor
@@ -541,6 +544,7 @@ def command(role, slot):
 def ready(report):
     print(json.dumps(report.status.as_json()), flush=True)
 signal.signal(signal.SIGHUP, {hang_up})
+faulthandler.register(signal.SIGUSR1)
 asyncio.run(Supervisor(loaded, command=command, on_ready=ready).run())
 """
 
@@ -559,6 +563,10 @@ class Served:
             start_new_session=True,
         )
         assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], _READY_WITHIN_S)[0]:
+            self.process.send_signal(signal.SIGUSR1)  # it shows where it stands
+            self.process.send_signal(signal.SIGTERM)
+            raise AssertionError(f"not ready within {_READY_WITHIN_S} s, and then {self.end()}")
         line = self.process.stdout.readline()
         if not line.startswith(b"{"):
             self.process.terminate()

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from services.child import end_child
 from services.maven import OriginalMissingError, build_jar
 
 if TYPE_CHECKING:
@@ -89,6 +90,4 @@ async def running(folder: Path, port: int) -> AsyncIterator[Original]:
     try:
         yield Original(process, await said(process.stdout))
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+        await end_child(process)

@@ -23,6 +23,7 @@ from seckill.sentinel.redis import (
 )
 from seckill.sentinel.redis.keys import SentinelKeys
 from seckill.sentinel.words import ThresholdType
+from services.child import end_child
 from services.names import own_name
 from services.proxy import TCPProxy
 
@@ -99,12 +100,10 @@ async def test_c31_and_for_real_processes_one_of_which_is_killed(
             for process in processes[:2]:
                 assert process.stdout is not None
                 told.append(json.loads(await process.stdout.readline()))
-                await process.wait()
+                await process.communicate()
     finally:
         for process in processes:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+            await end_child(process)
     assert [one["faults"] for one in told] == [0, 0]
     times = sorted(at_us for one in told for at_us in one["passed_us"])
     ends = (bisect.bisect_left(times, at_us + 1_000_000) for at_us in times)

@@ -14,6 +14,7 @@ from integration.sentinel.command_client import get, post
 from seckill.sentinel import Sentinel
 from seckill.sentinel.stores import FileRuleStore, RuleFollower
 from seckill.sentinel.transport import MetricFileReader
+from services.child import end_child
 from unit.sentinel.engines import make_bench
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ async def serving(folder: Path) -> AsyncIterator[int]:
         async with asyncio.timeout(DEADLINE_S):
             yield int(await process.stdout.readline())
     finally:
-        process.kill()
-        await process.wait()
+        await end_child(process)
 
 
 async def until(condition: Callable[[], bool]) -> None:
