@@ -18,7 +18,7 @@ from seckill.admission.keys import Keys
 from seckill.admission.redis_client import connect
 from seckill.runtime.gc_tuning import bound_collections
 from services.by_module import ByModule
-from services.failures_at_once import FailuresAtOnce
+from services.failures_at_once import tell_failures_at_once
 from services.kafka import kafka_broker
 from services.names import own_name
 from services.patient_loop import PatientLoop
@@ -84,10 +84,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Last, since there is no terminal before; and the processes of a shared run have none."""
-    terminal = config.pluginmanager.get_plugin("terminalreporter")
-    if "CI" in os.environ and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(FailuresAtOnce(terminal))
+    """A run of CI may be ended from outside."""
+    if "CI" in os.environ:
+        tell_failures_at_once(config)
 
 
 def pytest_asyncio_loop_factories() -> dict[str, type[PatientLoop]]:

@@ -2,12 +2,18 @@
 
 import pytest
 
-__all__ = ["FailuresAtOnce"]
+__all__ = ["tell_failures_at_once"]
 
 
-class FailuresAtOnce:
-    """A plugin for the process that has the terminal. To be registered when that is known."""
+def tell_failures_at_once(config: pytest.Config) -> None:
+    """Begin to. For a ``pytest_configure`` that comes last, since there is no terminal before."""
+    if not hasattr(config, "workerinput"):  # the processes of a shared run have none
+        config.pluginmanager.register(
+            _FailuresAtOnce(config.pluginmanager.get_plugin("terminalreporter"))
+        )
 
+
+class _FailuresAtOnce:
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self._terminal = terminal
 

@@ -13,7 +13,8 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel tasks and wait for their end.
 
     Again and again: on Python 3.11 a cancellation that meets a finished inner wait is lost
-    (asyncio.wait_for, python/cpython#86296), and the Redis client waits so for each send.
+    (asyncio.wait_for, python/cpython#86296). Our Redis clients lose none (`redis_client`), other
+    libraries may.
     """
     left = set(tasks)
     while left:

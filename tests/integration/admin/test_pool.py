@@ -175,18 +175,20 @@ async def test_c79_who_waits_for_a_full_pool_reads_503_and_a_purchase_does_not_w
             holders.create_task(database.read("hold a connection", hold))
         for _ in range(POOL):
             await lent.acquire()
-        assert database.connections_in_use == POOL
-        assert database.options.pool_timeout_s <= 2
-        listed, polled = await asyncio.gather(
-            crowd.admin.ask("GET", "/orders?goods_id=many"), crowd.poll(0)
-        )
-        assert (listed.status, polled.status) == (503, 503)
-        assert int(listed.headers["retry-after"]) >= 1
-        bought = await crowd.admin.service.ask(
-            "POST", f"/seckill/{crowd.goods_id}", {"x-user-id": "quick"}
-        )
-        assert bought.status == 202
-        release.set()
+        try:
+            assert database.connections_in_use == POOL
+            assert database.options.pool_timeout_s <= 2
+            listed, polled = await asyncio.gather(
+                crowd.admin.ask("GET", "/orders?goods_id=many"), crowd.poll(0)
+            )
+            assert (listed.status, polled.status) == (503, 503)
+            assert int(listed.headers["retry-after"]) >= 1
+            bought = await crowd.admin.service.ask(
+                "POST", f"/seckill/{crowd.goods_id}", {"x-user-id": "quick"}
+            )
+            assert bought.status == 202
+        finally:
+            release.set()
     assert (await crowd.admin.ask("GET", "/orders?goods_id=many")).status == 200
     await until(lambda: database.connections_in_use == 0, "every connection came back")
 

@@ -57,11 +57,9 @@ def nothing_left_running(tmp_path: Path) -> Iterator[None]:
     Soon: helpers of a server (PostgreSQL's logger, say) end by themselves, a moment after it.
     """
     yield
-    left = _at_work_in(tmp_path)
     deadline = time.monotonic() + _GONE_WITHIN_S
-    while left and time.monotonic() < deadline:
+    while (left := _at_work_in(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.05)
-        left = _at_work_in(tmp_path)
     told = [f"{process.pid} {command}" for process, command in left]
     for process, _ in left:
         process.kill()

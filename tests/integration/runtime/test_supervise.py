@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import select
 import signal
 import socket
@@ -333,13 +332,11 @@ async def test_a_part_that_dies_again_and_again_ends_the_run_and_says_why(
 async def test_a_part_that_does_not_become_ready_ends_the_run(make_settings: SettingsMaker) -> None:
     error = await failure(
         make_settings(),
-        # None of them: a busy machine may start any part slower than that.
-        command=programs(web=NEVER_READY, worker=NEVER_READY),
-        policy=RestartPolicy(start_timeout_ms=300),
+        command=programs(worker=NEVER_READY),
+        # Long enough for the others on a busy machine: whichever is late first is named.
+        policy=RestartPolicy(start_timeout_ms=10_000),
     )
-    assert re.fullmatch(r"(worker 0|web [01]) was not ready 300 ms after its start", str(error)), (
-        str(error)
-    )
+    assert str(error) == "worker 0 was not ready 10000 ms after its start"
 
 
 async def test_a_program_that_does_not_exist_ends_the_run(make_settings: SettingsMaker) -> None:

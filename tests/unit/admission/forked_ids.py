@@ -50,7 +50,7 @@ def main() -> None:
         assert len(made) == length * IDS_PER_PROCESS
         seen.update(made[at : at + length] for at in range(0, len(made), length))
     for child in children:
-        child.join()
+        child.join(60)
         assert child.exitcode == 0
     sys.stdout.write(f"{len(seen)}\n")
 

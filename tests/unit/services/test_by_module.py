@@ -39,7 +39,6 @@ def test_three(worker_id):
 
 def _run(folder: Path) -> str:
     (folder / "conftest.py").write_text(_CONFTEST)
-    (folder / "pytest.ini").write_text("[pytest]\n")
     return run_pytest(
         folder, "-p xdist -n 2 --dist loadscope --no-loadscope-reorder -rA --max-worker-restart 3"
     )

@@ -6,14 +6,11 @@ from unit.services.inner_run import run_pytest
 
 _CONFTEST = """
 import pytest
-from services.failures_at_once import FailuresAtOnce
+from services.failures_at_once import tell_failures_at_once
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(
-            FailuresAtOnce(config.pluginmanager.get_plugin("terminalreporter"))
-        )
+    tell_failures_at_once(config)
 """
 
 _FAILS = """
