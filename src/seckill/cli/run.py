@@ -50,6 +50,7 @@ def serve(
     load_log_library()
     from seckill import __version__  # noqa: PLC0415
     from seckill.runtime.demo_hint import demo_hint, own_command  # noqa: PLC0415
+    from seckill.runtime.launching import Launcher  # noqa: PLC0415
     from seckill.runtime.logs import configure_logging  # noqa: PLC0415
     from seckill.runtime.preparing import prepare_in_child  # noqa: PLC0415
     from seckill.runtime.settings import Settings  # noqa: PLC0415
@@ -68,8 +69,8 @@ def serve(
         level=settings.log_level, log_format=settings.log_format, role="supervisor", slot=0
     )
 
-    async def prepared(with_redis: Settings) -> None:
-        await prepare_in_child(with_redis, demo=demo, pass_on=pass_on_to_stderr)
+    async def prepared(_settings: Settings, launcher: Launcher) -> None:
+        await prepare_in_child(launcher, demo=demo, pass_on=pass_on_to_stderr)
 
     def ready(report: RunReport) -> None:
         typer.echo(describe_run(report))

@@ -4,7 +4,6 @@ import asyncio
 import random
 import signal
 import time
-from asyncio.subprocess import Process
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Final, Protocol
 import structlog
 
 from seckill.domain.errors import SeckillError
+from seckill.runtime.launching import Child
 from seckill.runtime.parts import Part, part_failed
 
 __all__ = ["Keeper", "PartObserver", "RestartPolicy"]
@@ -102,7 +102,7 @@ class Keeper:
         self._chance = chance
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._process: Process | None = None
+        self._process: Child | None = None
         self._was_ready = False
         self._log = structlog.get_logger(__name__).bind(part=part.role, part_slot=part.slot)
 
@@ -168,7 +168,7 @@ class Keeper:
             self.is_ready.clear()
             self._observer.ended(self.part)
 
-    async def _watch(self, process: Process, exited: "asyncio.Task[int]") -> _Life:
+    async def _watch(self, process: Child, exited: "asyncio.Task[int]") -> _Life:
         ready = asyncio.create_task(self.part.wait_ready(process))
         ready_at: float | None = None
         try:
@@ -200,7 +200,7 @@ class Keeper:
         ready_ms = None if ready_at is None else (time.monotonic() - ready_at) * 1000
         return _Life(_how(code), ready_ms)
 
-    async def _kill_and_wait(self, process: Process, exited: "asyncio.Task[int]") -> None:
+    async def _kill_and_wait(self, process: Child, exited: "asyncio.Task[int]") -> None:
         _kill(process)
         await asyncio.wait({exited})
 
@@ -245,6 +245,6 @@ def _how(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def _kill(process: Process) -> None:
+def _kill(process: Child) -> None:
     with suppress(ProcessLookupError):
         process.kill()

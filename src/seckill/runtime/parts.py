@@ -2,47 +2,35 @@
 
 import asyncio
 import contextlib
-import ctypes
 import os
 import signal
-import sys
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from seckill.runtime.embedded_postgres import EmbeddedPostgres, as_account
 from seckill.runtime.embedded_redis import EmbeddedRedis
 from seckill.runtime.errors import PartFailed
+from seckill.runtime.launching import Child, Launcher, start_process
 from seckill.runtime.lifeline import (
     LIFELINE_FD_VARIABLE,
     LISTEN_FD_VARIABLE,
     READY_BYTE,
     READY_FD_VARIABLE,
 )
+from seckill.runtime.output_tail import OutputTail
 
 if TYPE_CHECKING:
     from seckill.runtime.embedded_kafka import EmbeddedKafka
 
 __all__ = [
     "KafkaPart",
-    "OutputTail",
     "Part",
     "PostgresPart",
     "ProgramPart",
     "RedisPart",
     "part_failed",
 ]
-
-_TAIL_LINES: Final = 5
-_LINE_BYTES_MAX: Final = 8_192
-_CHUNK_BYTES: Final = 65_536
-_LAST_LINES_S: Final = 0.2
-_SET_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG of prctl(2)
-# Looked up once, before any fork: a fork of a process with threads must not load libraries.
-_PRCTL: Final = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 class Part(Protocol):
@@ -58,11 +46,11 @@ class Part(Protocol):
         """Number among those of its role."""
         ...
 
-    async def start(self) -> Process:
+    async def start(self) -> Child:
         """Start it. Raises OSError when the system does not let it."""
         ...
 
-    async def wait_ready(self, process: Process) -> None:
+    async def wait_ready(self, process: Child) -> None:
         """Wait until it does its work; may wait for ever when it dies before that.
 
         Raises:
@@ -70,7 +58,7 @@ class Part(Protocol):
         """
         ...
 
-    async def ask_to_stop(self, process: Process) -> None:
+    async def ask_to_stop(self, process: Child) -> None:
         """Ask it to come to an orderly end. Does not wait for that."""
         ...
 
@@ -83,61 +71,11 @@ class Part(Protocol):
         ...
 
 
-class OutputTail:
-    """Passes on what a child writes, line by line, and remembers the end of it.
-
-    Args:
-        pass_on: takes whole lines, as bytes with their line end.
-    """
-
-    def __init__(self, pass_on: Callable[[bytes], None]) -> None:
-        self._pass_on = pass_on
-        self._lines: deque[bytes] = deque(maxlen=_TAIL_LINES)
-        self._task: asyncio.Task[None] | None = None
-
-    def begin(self, stream: asyncio.StreamReader | None) -> None:
-        """Carry until the child has closed its side."""
-        assert stream is not None
-        self._lines.clear()
-        self._task = asyncio.create_task(self._carry(stream), name="carry output")
-
-    async def end(self) -> None:
-        """Take in the last lines of a child that has died.
-
-        Does not wait for ever: a process that it started may still hold the pipe.
-        """
-        if self._task is not None:
-            await asyncio.wait({self._task}, timeout=_LAST_LINES_S)
-            self._task.cancel()
-            await asyncio.wait({self._task})
-            self._task = None
-
-    async def _carry(self, stream: asyncio.StreamReader) -> None:
-        rest = b""
-        while chunk := await stream.read(_CHUNK_BYTES):
-            *lines, rest = (rest + chunk).split(b"\n")
-            if len(rest) > _LINE_BYTES_MAX:  # a line without end must not grow here
-                lines, rest = [*lines, rest], b""
-            self._take(lines)
-        if rest:
-            self._take([rest])
-
-    def _take(self, lines: Sequence[bytes]) -> None:
-        if lines:
-            self._lines.extend(line for line in lines if line.strip())
-            self._pass_on(b"\n".join(lines) + b"\n")
-
-    def text(self) -> str:
-        """The last lines as one."""
-        return " / ".join(line.decode("utf-8", "replace").strip() for line in self._lines)
-
-
 class ProgramPart:
     """A program of ours: it tells through a pipe that it is ready, and ends at SIGTERM.
 
     Args:
-        command: program and arguments.
-        environment: its whole environment, but for the pipes.
+        launcher: starts it.
         lifeline_fd: read end of the pipe whose other end only the supervisor holds.
         listen_fd: the listening socket, for a web process.
         pass_on: takes what it writes.
@@ -148,48 +86,44 @@ class ProgramPart:
         role: str,
         slot: int,
         *,
-        command: Sequence[str],
-        environment: Mapping[str, str],
+        launcher: Launcher,
         lifeline_fd: int,
         listen_fd: int | None,
         pass_on: Callable[[bytes], None],
     ) -> None:
         self.role: Final = role
         self.slot: Final = slot
-        self._command = command
-        self._environment = environment
+        self._launcher = launcher
         self._fds = {LIFELINE_FD_VARIABLE: lifeline_fd}
         if listen_fd is not None:
             self._fds[LISTEN_FD_VARIABLE] = listen_fd
         self._output = OutputTail(pass_on)
         self._ready: _ReadyPipe | None = None
 
-    async def start(self) -> Process:
-        """Start it with a fresh pipe for its readiness."""
+    async def start(self) -> Child:
+        """Start it with fresh pipes for its readiness and its words."""
+        output = await self._output.begin_pipe()
         ready_read, ready_write = os.pipe()
         try:
-            process = await _spawn(
-                self._command,
-                environment=self._environment,
-                fds=self._fds | {READY_FD_VARIABLE: ready_write},
-                death_signal=signal.SIGKILL,
+            process = await self._launcher.launch(
+                (self.role, str(self.slot)), self._fds | {READY_FD_VARIABLE: ready_write}, output
             )
         except BaseException:
             os.close(ready_read)
             raise
         finally:
             os.close(ready_write)
+            os.close(output)
         self._ready = _ReadyPipe(ready_read)
-        self._output.begin(process.stdout)
         return process
 
-    async def wait_ready(self, process: Process) -> None:
+    async def wait_ready(self, process: Child) -> None:
         """Wait for the byte. Without it, the process has died or will not tell: wait for ever."""
         _ = process
         assert self._ready is not None
         await self._ready.came
 
-    async def ask_to_stop(self, process: Process) -> None:
+    async def ask_to_stop(self, process: Child) -> None:
         """Send SIGTERM."""
         _send(process, signal.SIGTERM)
 
@@ -214,20 +148,20 @@ class RedisPart:
         self._redis = redis
         self._output = OutputTail(pass_on)
 
-    async def start(self) -> Process:
+    async def start(self) -> Child:
         """Start the server on its configuration. When the supervisor dies it ends by itself."""
         self._redis.note_start()
-        process = await _spawn(
+        process = await start_process(
             self._redis.command, environment=os.environ, fds={}, death_signal=signal.SIGTERM
         )
         self._output.begin(process.stdout)
         return process
 
-    async def wait_ready(self, process: Process) -> None:
+    async def wait_ready(self, process: Child) -> None:
         """Wait until it has loaded its data and answers."""
         await self._redis.wait_ready(process.pid)
 
-    async def ask_to_stop(self, process: Process) -> None:
+    async def ask_to_stop(self, process: Child) -> None:
         """Send SHUTDOWN; where that is refused, SIGTERM, which it takes as the same."""
         if not await self._redis.ask_to_stop():
             _send(process, signal.SIGTERM)
@@ -251,9 +185,9 @@ class KafkaPart:
         self._kafka = kafka
         self._output = OutputTail(pass_on)
 
-    async def start(self) -> Process:
+    async def start(self) -> Child:
         """Start the broker on its configuration. When the supervisor dies it ends by itself."""
-        process = await _spawn(
+        process = await start_process(
             self._kafka.command,
             environment=self._kafka.environment,
             fds={},
@@ -264,12 +198,12 @@ class KafkaPart:
         self._output.begin(process.stdout)
         return process
 
-    async def wait_ready(self, process: Process) -> None:
+    async def wait_ready(self, process: Child) -> None:
         """Wait until it answers."""
         _ = process
         await self._kafka.wait_ready()
 
-    async def ask_to_stop(self, process: Process) -> None:
+    async def ask_to_stop(self, process: Child) -> None:
         """Send SIGTERM, at which it writes out everything and ends."""
         _send(process, signal.SIGTERM)
 
@@ -292,10 +226,10 @@ class PostgresPart:
         self._postgres = postgres
         self._output = OutputTail(lambda _lines: None)
 
-    async def start(self) -> Process:
+    async def start(self) -> Child:
         """Start the server inside of its data. When the supervisor dies it ends by itself."""
         self._postgres.note_start()
-        process = await _spawn(
+        process = await start_process(
             self._postgres.command,
             environment=os.environ,
             fds={},
@@ -307,11 +241,11 @@ class PostgresPart:
         self._output.begin(process.stdout)
         return process
 
-    async def wait_ready(self, process: Process) -> None:
+    async def wait_ready(self, process: Child) -> None:
         """Wait until it takes connections."""
         await self._postgres.wait_ready(process.pid)
 
-    async def ask_to_stop(self, process: Process) -> None:
+    async def ask_to_stop(self, process: Child) -> None:
         """Send SIGINT: it ends every connection, writes out everything and ends."""
         _send(process, signal.SIGINT)
 
@@ -322,48 +256,6 @@ class PostgresPart:
     def last_words(self) -> str:
         """The last warnings of its log, or what it said before it had one."""
         return self._postgres.last_words() or self._output.text()
-
-
-async def _spawn(
-    command: Sequence[str],
-    *,
-    environment: Mapping[str, str],
-    fds: Mapping[str, int],
-    death_signal: signal.Signals,
-    folder: Path | None = None,
-    account: Mapping[str, Any] = MappingProxyType({}),
-    open_files: Sequence[int] = (),
-) -> Process:
-    """Start a child in a process group of its own, with the given pipes and nothing else open.
-
-    Args:
-        folder: its working folder; None is ours.
-        account: who it runs as, in the words of subprocess; nothing is us.
-        open_files: further files that stay open for it, under the same numbers.
-
-    A group of its own, so that Ctrl-C in a terminal reaches the supervisor alone and the parts end
-    in the right order.
-    """
-    parent = os.getpid()
-
-    def die_with_parent() -> None:
-        if _PRCTL is not None:
-            _PRCTL(_SET_DEATH_SIGNAL, int(death_signal), 0, 0, 0)
-            if os.getppid() != parent:  # it died before the line above
-                os._exit(1)
-
-    return await asyncio.create_subprocess_exec(
-        *command,
-        stdin=DEVNULL,
-        stdout=PIPE,
-        stderr=STDOUT,
-        env={**environment, **{name: str(fd) for name, fd in fds.items()}},
-        pass_fds=(*fds.values(), *open_files),
-        process_group=0,
-        cwd=folder,
-        **account,
-        preexec_fn=die_with_parent,
-    )
 
 
 class _ReadyPipe:
@@ -399,7 +291,7 @@ class _ReadyPipe:
             self._fd = None
 
 
-def _send(process: Process, number: signal.Signals) -> None:
+def _send(process: Child, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(number)
 

@@ -1,28 +1,48 @@
 """One process of `seckill serve`; started by it, with its settings in the environment.
 
 ``python -m seckill.runtime.program ROLE SLOT [--demo]``, ROLE one of web, worker, relay, reaper,
-sentinel, prepare. Not the command line: a run has half a dozen of these, and all that the commands
+sentinel, prepare; or ``… fork-server ROLE …``, the process that those of these roles are forked off
+(fork_server.py). Not the command line: a run has half a dozen of these, and all that the commands
 for people need would be loaded by each of them.
 """
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Final
 
 from seckill.domain.errors import InvalidValue, SeckillError
 from seckill.runtime.errors import SettingsInvalid
+from seckill.runtime.fork_server import serve_forks
 from seckill.runtime.gc_tuning import bound_collections
 from seckill.runtime.lean_start import load_log_library
 
-__all__ = ["exit_code", "main", "program_command"]
+__all__ = ["exit_code", "fork_server_command", "main", "program_command"]
+
+FORK_SERVER: Final = "fork-server"
 
 _SLOT_MAX: Final = 255
+_SETTINGS: Final = "seckill.runtime.settings"
+_MODULES: Final = {
+    "prepare": "seckill.runtime.roles",
+    "worker": "seckill.runtime.roles",
+    "reaper": "seckill.runtime.roles",
+    "web": "seckill.runtime.web_role",
+    "relay": "seckill.runtime.relay_role",
+    "sentinel": "seckill.runtime.sentinel_role",
+}
+"""Where the function ``run_<role>`` is."""
 
 
 def program_command(role: str, slot: int) -> list[str]:
     """How a process of a run is started."""
     return [sys.executable, "-m", "seckill.runtime.program", role, str(slot)]
+
+
+def fork_server_command(roles: Iterable[str]) -> list[str]:
+    """How the fork server of a run is started that has processes of these roles."""
+    return [sys.executable, "-m", "seckill.runtime.program", FORK_SERVER, *roles]
 
 
 def exit_code(error: SeckillError) -> int:
@@ -35,7 +55,12 @@ def main(words: Sequence[str]) -> None:
     # What this program writes is nobody else's business.
     os.umask(0o077)
     bound_collections()
+    load_log_library()
     try:
+        own_words = _words_of_this_process(words)
+        if own_words is None:
+            return
+        words = own_words
         if len(words) < 2 or not words[1].isdecimal() or int(words[1]) > _SLOT_MAX:  # noqa: PLR2004
             raise InvalidValue("words", f"must be ROLE SLOT, a slot from 0 to {_SLOT_MAX}")
         _run(words[0], int(words[1]), demo="--demo" in words[2:])
@@ -44,39 +69,29 @@ def main(words: Sequence[str]) -> None:
         sys.exit(exit_code(error))
 
 
+def _words_of_this_process(words: Sequence[str]) -> Sequence[str] | None:
+    """As they are, or those of a program that was forked off; None at a fork server's end."""
+    if words[:1] != [FORK_SERVER]:
+        return words
+    roles = words[1:]
+    return serve_forks([_SETTINGS, *dict.fromkeys(_module(role) for role in roles)])
+
+
+def _module(role: str) -> str:
+    try:
+        return _MODULES[role]
+    except KeyError:
+        raise InvalidValue("role", f"must be one of {', '.join(_MODULES)}") from None
+
+
 def _run(role: str, slot: int, *, demo: bool) -> None:
     # Each role loads what it needs, and no more.
-    load_log_library()
-    from seckill.runtime.settings import load_settings  # noqa: PLC0415
-
-    settings = load_settings().settings
-    match role:
-        case "web":
-            from seckill.runtime.web_role import run_web  # noqa: PLC0415
-
-            run_web(settings, slot)
-        case "worker":
-            from seckill.runtime.roles import run_worker  # noqa: PLC0415
-
-            run_worker(settings, slot)
-        case "sentinel":
-            from seckill.runtime.sentinel_role import run_sentinel  # noqa: PLC0415
-
-            run_sentinel(settings, slot)
-        case "relay":
-            from seckill.runtime.relay_role import run_relay  # noqa: PLC0415
-
-            run_relay(settings, slot)
-        case "reaper":
-            from seckill.runtime.roles import run_reaper  # noqa: PLC0415
-
-            run_reaper(settings, slot)
-        case "prepare":
-            from seckill.runtime.roles import run_prepare  # noqa: PLC0415
-
-            run_prepare(settings, demo=demo)
-        case _:
-            raise InvalidValue("role", "must be prepare, web, worker, relay, reaper or sentinel")
+    module = import_module(_module(role))
+    settings = import_module(_SETTINGS).load_settings().settings
+    if role == "prepare":
+        module.run_prepare(settings, demo=demo)
+    else:
+        getattr(module, f"run_{role}")(settings, slot)
 
 
 if __name__ == "__main__":

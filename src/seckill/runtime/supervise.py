@@ -27,7 +27,9 @@ from seckill.runtime.data_dir import DataDir
 from seckill.runtime.embedded_postgres import EmbeddedPostgres, find_programs
 from seckill.runtime.embedded_redis import EmbeddedRedis, RedisServer, find_server
 from seckill.runtime.errors import DataDirUnusable
+from seckill.runtime.fork_server import can_fork
 from seckill.runtime.keeper import Keeper, RestartPolicy
+from seckill.runtime.launching import ForkLauncher, Launcher, StartLauncher
 from seckill.runtime.listener import (
     address_of,
     backlog_note,
@@ -37,7 +39,7 @@ from seckill.runtime.listener import (
 from seckill.runtime.metric_table import LAYOUT
 from seckill.runtime.parts import KafkaPart, Part, PostgresPart, ProgramPart, RedisPart
 from seckill.runtime.processes import ended_within, send_signal
-from seckill.runtime.program import program_command
+from seckill.runtime.program import fork_server_command, program_command
 from seckill.runtime.settings import LoadedSettings, Settings, Source, mask_url, wants_own_postgres
 from seckill.runtime.settings_report import (
     settings_environment,
@@ -75,7 +77,7 @@ def pass_on_to_stderr(lines: bytes) -> None:
         sys.stderr.buffer.flush()
 
 
-async def _nothing_to_prepare(_settings: Settings) -> None:
+async def _nothing_to_prepare(_settings: Settings, _launcher: Launcher) -> None:
     """The prepare step of a run that needs none."""
 
 
@@ -101,9 +103,10 @@ class Supervisor:
     Args:
         loaded: the settings.
         prepare: runs once Redis answers, beside the start of worker and web; gets the settings
-            with the address of Redis. A SeckillError of it ends the run.
+            with the address of Redis, and what starts programs. A SeckillError of it ends the run.
         on_ready: is called once, when all parts are ready for the first time.
-        command: how a part is started; another one in tests.
+        command: how a program is started by itself. None, where the system can: it is forked off a
+            fork server.
         policy: when a part is started again.
         pass_on: takes what the children write.
     """
@@ -112,9 +115,9 @@ class Supervisor:
         self,
         loaded: LoadedSettings,
         *,
-        prepare: Callable[[Settings], Coroutine[Any, Any, None]] = _nothing_to_prepare,
+        prepare: Callable[[Settings, Launcher], Coroutine[Any, Any, None]] = _nothing_to_prepare,
         on_ready: Callable[[RunReport], None] = lambda _report: None,
-        command: Callable[[str, int], Sequence[str]] = program_command,
+        command: Callable[[str, int], Sequence[str]] | None = None,
         policy: RestartPolicy | None = None,
         pass_on: Callable[[bytes], None] = pass_on_to_stderr,
     ) -> None:
@@ -122,6 +125,7 @@ class Supervisor:
         self._prepare = prepare
         self._on_ready = on_ready
         self._command = command
+        self._fork: ForkLauncher | None = None
         self._policy = policy or RestartPolicy()
         self._pass_on = pass_on
         self._data: DataDir = loaded.settings.data
@@ -197,7 +201,15 @@ class Supervisor:
         observer = _Observer(board, metrics, self._data, self._log, guests)
         observer.supervisor_started()
         keeping_written = asyncio.create_task(observer.keep_written(), name="keep the status")
+        counts = _programs_of(settings)
+        if self._command is None and can_fork():
+            self._fork = ForkLauncher(fork_server_command(counts), os.environ, self._pass_on)
         try:
+            if self._fork is not None:
+                # Loads while the servers start. What keeps it from that is told by whoever is to be
+                # started by it.
+                with contextlib.suppress(OSError):
+                    await self._fork.prepare()
             loaded = self._loaded
             if settings.channel == "kafka" and not settings.kafka_bootstrap:
                 loaded = await self._start_kafka(loaded, observer)
@@ -211,8 +223,9 @@ class Supervisor:
                 write_run_settings(replace(loaded, settings=on_bind))
             # Side by side: loading the programs takes longer than what there is to prepare, and
             # each of them waits for the schema by itself.
-            self._start_programs(loaded.settings, listeners, lifeline_fd, observer)
-            await self._or_stop(self._prepare(loaded.settings))
+            launcher = self._launcher(loaded.settings)
+            self._start_programs(counts, launcher, listeners, lifeline_fd, observer)
+            await self._or_stop(self._prepare(loaded.settings, launcher))
             for keeper in tuple(self._keepers):
                 await self._or_stop(keeper.is_ready.wait())
             self._on_ready(self._report(loaded, board.status))
@@ -295,28 +308,32 @@ class Supervisor:
         observer.redis_started(self._redis.url)
         return with_started_redis(loaded, self._redis.url)
 
+    def _launcher(self, settings: Settings) -> Launcher:
+        """What starts the programs, on these settings."""
+        variables = settings_environment(settings)
+        if self._fork is not None:
+            self._fork.set_variables(variables)
+            return self._fork
+        command = self._command or program_command
+        return StartLauncher(
+            lambda words: [*command(words[0], int(words[1])), *words[2:]],
+            {**os.environ, **variables},
+        )
+
     def _start_programs(
         self,
-        settings: Settings,
+        counts: Mapping[str, int],
+        launcher: Launcher,
         listeners: Sequence[socket.socket],
         lifeline_fd: int,
         observer: "_Observer",
     ) -> None:
-        environment = {**os.environ, **settings_environment(settings)}
-        counts = {"worker": settings.order_workers, "web": settings.workers}
-        if settings.channel == "kafka":
-            counts["relay"] = settings.relays
-        if settings.reaper == "process":
-            counts["reaper"] = 1
-        if settings.sentinel_bind:
-            counts["sentinel"] = 1
         slots = [(role, slot) for role, count in counts.items() for slot in range(count)]
         for role, slot in slots:
             part = ProgramPart(
                 role,
                 slot,
-                command=self._command(role, slot),
-                environment=environment,
+                launcher=launcher,
                 lifeline_fd=lifeline_fd,
                 listen_fd=listeners[slot].fileno() if role == "web" else None,
                 pass_on=self._pass_on,
@@ -378,6 +395,8 @@ class Supervisor:
             )
         # One failure is told; others of the same moment are looked at, so that nobody warns.
         await asyncio.gather(*self._keepers.values(), return_exceptions=True)
+        if self._fork is not None:
+            await self._fork.close()
 
     def _report(self, loaded: LoadedSettings, status: RunStatus) -> RunReport:
         server = self._redis.server if self._redis else None
@@ -397,6 +416,18 @@ class Supervisor:
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
+
+
+def _programs_of(settings: Settings) -> dict[str, int]:
+    """The roles of a run's own programs, each with how many there are of it."""
+    counts = {"worker": settings.order_workers, "web": settings.workers}
+    if settings.channel == "kafka":
+        counts["relay"] = settings.relays
+    if settings.reaper == "process":
+        counts["reaper"] = 1
+    if settings.sentinel_bind:
+        counts["sentinel"] = 1
+    return counts
 
 
 class _StopAsked(Exception):  # noqa: N818  -- not an error: the way out of what is being waited for

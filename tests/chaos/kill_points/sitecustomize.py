@@ -16,7 +16,8 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -74,14 +75,16 @@ _POINTS = {
 _AFTER = {"web.after_news"}
 
 
-# Each life of a process draws its own numbers.
-_RANDOM = random.Random(f"{os.environ.get('SECKILL_TEST_SEED', '0')}/{os.getpid()}")
-
-
-def _after_passages(passages_max: int) -> Callable[[], bool]:
+def _after_passages(point: str, passages_max: int) -> Callable[[], bool]:
     """Says after a number of passages that it is time to die."""
-    passages = iter(range(_RANDOM.randint(passages_max // 4, passages_max)))
-    return lambda: next(passages, None) is None
+
+    @cache
+    def passages(pid: int) -> Iterator[int]:
+        # Each life of a process draws its own number: one that is forked off, too.
+        drawn = random.Random(f"{os.environ.get('SECKILL_TEST_SEED', '0')}/{pid}/{point}")
+        return iter(range(drawn.randint(passages_max // 4, passages_max)))
+
+    return lambda: next(passages(os.getpid()), None) is None
 
 
 def _when_armed(point: str) -> Callable[[], bool]:
@@ -106,7 +109,7 @@ def _wanted() -> dict[str, list[_Wanted]]:
     for item in filter(None, os.environ.get("SECKILL_TEST_KILL", "").split(",")):
         point, _, passages_max = item.partition(":")
         module, owner, method = _POINTS[point]
-        is_time = _after_passages(int(passages_max)) if passages_max else _when_armed(point)
+        is_time = _after_passages(point, int(passages_max)) if passages_max else _when_armed(point)
         found.setdefault(module, []).append((owner, method, is_time, point in _AFTER))
     return found
 
@@ -159,20 +162,18 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _clock_off_ms() -> int:
-    """By how much the clock of this very process is to be wrong."""
-    words = sys.orig_argv
-    if "seckill.runtime.program" not in words:
-        return 0
-    role, slot = words[words.index("seckill.runtime.program") + 1 :][:2]
-    off = dict(
-        item.rsplit(":", 1) for item in os.environ.get("SECKILL_TEST_CLOCK", "").split(",") if item
-    )
-    return int(off.get(f"{role}-{slot}", 0))
+_CLOCKS = dict(
+    item.rsplit(":", 1) for item in os.environ.get("SECKILL_TEST_CLOCK", "").split(",") if item
+)
 
 
-if _clock_off_ms():
-    _real_ns, _off_ns = time.time_ns, _clock_off_ms() * 1_000_000
-    time.time_ns = lambda: _real_ns() + _off_ns
+def _clock_off_ns() -> int:
+    """By how much the clock of this very process is to be wrong: its words are ROLE SLOT."""
+    return int(_CLOCKS.get("-".join(sys.argv[1:3]), 0)) * 1_000_000
+
+
+if _CLOCKS:
+    _real_ns = time.time_ns
+    time.time_ns = lambda: _real_ns() + _clock_off_ns()
 if _WANTED:
     sys.meta_path.insert(0, _Finder())

@@ -28,6 +28,7 @@ from seckill.runtime.errors import (
 )
 from seckill.runtime.exposition import render
 from seckill.runtime.keeper import RestartPolicy
+from seckill.runtime.launching import Launcher
 from seckill.runtime.metric_table import LAYOUT
 from seckill.runtime.redis_talk import ask
 from seckill.runtime.settings import LoadedSettings, Settings, load_settings
@@ -209,7 +210,7 @@ async def test_the_ledger_is_prepared_after_redis_and_before_the_programs(
 ) -> None:
     seen: list[tuple[list[str], bytes]] = []
 
-    async def prepare(settings: Settings) -> None:
+    async def prepare(settings: Settings, _launcher: Launcher) -> None:
         status = read_status(data)
         assert status is not None
         port = int(settings.redis_url.rpartition(":")[2].partition("/")[0])
@@ -222,7 +223,7 @@ async def test_the_ledger_is_prepared_after_redis_and_before_the_programs(
 async def test_a_step_of_preparation_that_fails_ends_the_run_with_its_sentence(
     make_settings: SettingsMaker,
 ) -> None:
-    async def prepare(_settings: Settings) -> None:
+    async def prepare(_settings: Settings, _launcher: Launcher) -> None:
         raise SeckillError("the ledger is of a newer version")
 
     assert (
@@ -235,7 +236,7 @@ async def test_a_stop_that_comes_in_the_middle_of_the_start_is_obeyed(
 ) -> None:
     preparing = asyncio.Event()
 
-    async def prepare(_settings: Settings) -> None:
+    async def prepare(_settings: Settings, _launcher: Launcher) -> None:
         preparing.set()
         await asyncio.Event().wait()
 
