@@ -7,10 +7,12 @@ audit must find nothing. SECKILL_CHAOS_ROUNDS (3) and SECKILL_CHAOS_SEED set len
 
 import os
 import random
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from chaos.rounds import (
@@ -20,6 +22,7 @@ from chaos.rounds import (
     all_rounds,
     rounds_with_deaths,
 )
+from seckill.runtime.fork_server import can_fork
 from services.seckill_service import SeckillService, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
@@ -64,6 +67,27 @@ def test_supervisor_killed(tmp_path: Path) -> None:
             service.kill_supervisor()
             wait_until("the children are gone", lambda: not any(map(_alive, orphans)))
             service.start()
+
+        all_rounds(service, disturb)
+
+
+@pytest.mark.skipif(not can_fork(), reason="there is no fork server here")
+def test_fork_server_killed(tmp_path: Path) -> None:
+    """All that was forked off it dies with it, and all of it comes back."""
+    with _service(tmp_path) as service:
+
+        def programs() -> list[int]:
+            return service.pids("web") + service.pids("worker")
+
+        def disturb(_luck: random.Random) -> None:
+            before = programs()
+            fork_server = {psutil.Process(pid).ppid() for pid in before}
+            assert len(fork_server) == 1
+            os.kill(fork_server.pop(), signal.SIGKILL)
+            wait_until(
+                "all of them are others",
+                lambda: len(programs()) == len(before) and not set(programs()) & set(before),
+            )
 
         all_rounds(service, disturb)
 

@@ -160,14 +160,11 @@ class _ForkServer:
         waiting.register(self._wake, select.POLLIN)
         self._tell(Loaded())
         while True:
-            waiting.poll()
+            ready = {file for file, _ in waiting.poll()}
             self._tell_ended()
-            try:
-                data, files, _, _ = socket.recv_fds(
-                    self._channel, MESSAGE_BYTES_MAX, FILES_MAX, socket.MSG_DONTWAIT
-                )
-            except BlockingIOError:
+            if self._channel.fileno() not in ready:
                 continue
+            data, files, _, _ = socket.recv_fds(self._channel, MESSAGE_BYTES_MAX, FILES_MAX)
             if not data:
                 return None
             if self._fork():

@@ -274,13 +274,20 @@ class _Server:
 
 
 class _Forked:
-    """A program that was forked off: a `Child` whose end its parent tells, or its pidfd shows."""
+    """A program that was forked off: a `Child` whose end its parent tells.
+
+    Its pidfd shows the end too, but not how it came. That counts when the parent is gone, or does
+    not tell (frozen, say).
+    """
 
     def __init__(self, pid: int, pidfd: int) -> None:
         self.pid: Final = pid
         self._pidfd = pidfd
         self._loop = asyncio.get_running_loop()
         self._end: asyncio.Future[int] = self._loop.create_future()
+        self._telling: asyncio.TimerHandle | None = None
+        self._untold_s = _END_TIMEOUT_S
+        self._loop.add_reader(pidfd, self._seen_to_end)
 
     @property
     def returncode(self) -> int | None:
@@ -302,17 +309,23 @@ class _Forked:
         self.send_signal(signal.SIGKILL)
 
     def ended(self, code: int) -> None:
-        """Its parent has told its end."""
-        os.close(self._pidfd)
-        self._end.set_result(code)
+        """It has ended like this. Who says so first is right."""
+        if not self._end.done():
+            self._loop.remove_reader(self._pidfd)
+            if self._telling is not None:
+                self._telling.cancel()
+            os.close(self._pidfd)
+            self._end.set_result(code)
 
     def orphaned(self) -> None:
-        """Its parent is gone: the end that the kernel gives it is seen by its pidfd."""
-        self._loop.add_reader(self._pidfd, self._seen_to_end)
+        """Its parent is gone, so the kernel ends it, and nobody will tell."""
+        self._untold_s = 0.0
+        if self._telling is not None:
+            self.ended(_GONE)
 
     def _seen_to_end(self) -> None:
         self._loop.remove_reader(self._pidfd)
-        self.ended(_GONE)
+        self._telling = self._loop.call_later(self._untold_s, self.ended, _GONE)
 
 
 async def start_process(
