@@ -250,5 +250,5 @@ def _as_asked(request: Request, files: Sequence[int]) -> list[str]:
             os.environ[name] = str(file)
     words = list(request.words)
     sys.argv[1:] = words
-    setproctitle(f"seckill {' '.join(words)}")
+    setproctitle(f"seckill: {' '.join(words)}")
     return words

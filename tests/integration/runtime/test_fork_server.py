@@ -90,7 +90,7 @@ async def test_it_shows_its_name_has_a_group_and_no_file_of_the_fork_server() ->
         code, said = await it.outcome("show")
         assert code == 0
         name, own_group, files, stdin = said.split(" / ")
-        assert name == "seckill show"
+        assert name == "seckill: show"
         assert own_group == "True"
         # Standard input, output, error, and the folder of the list itself.
         assert len(files.split(",")) == 4, files
