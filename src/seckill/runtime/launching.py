@@ -83,20 +83,21 @@ class StartLauncher:
     """Starts each program by itself.
 
     Args:
-        command: program and arguments, for its words.
+        command: how one of this role and number is started; what else it is called with follows.
         environment: its whole environment, but for the files.
     """
 
     def __init__(
-        self, command: Callable[[Sequence[str]], Sequence[str]], environment: Mapping[str, str]
+        self, command: Callable[[str, int], Sequence[str]], environment: Mapping[str, str]
     ) -> None:
         self._command = command
         self._environment = environment
 
     async def launch(self, words: Sequence[str], files: Mapping[str, int], output: int) -> Child:
         """See Launcher."""
+        role, slot, *more = words
         return await start_process(
-            self._command(words),
+            [*self._command(role, int(slot)), *more],
             environment=self._environment,
             fds=files,
             death_signal=signal.SIGKILL,

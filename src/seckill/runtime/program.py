@@ -20,7 +20,7 @@ from seckill.runtime.lean_start import load_log_library
 
 __all__ = ["exit_code", "fork_server_command", "main", "program_command"]
 
-FORK_SERVER: Final = "fork-server"
+_FORK_SERVER: Final = "fork-server"
 
 _SLOT_MAX: Final = 255
 _SETTINGS: Final = "seckill.runtime.settings"
@@ -42,7 +42,7 @@ def program_command(role: str, slot: int) -> list[str]:
 
 def fork_server_command(roles: Iterable[str]) -> list[str]:
     """How the fork server of a run is started that has processes of these roles."""
-    return [sys.executable, "-m", "seckill.runtime.program", FORK_SERVER, *roles]
+    return [sys.executable, "-m", "seckill.runtime.program", _FORK_SERVER, *roles]
 
 
 def exit_code(error: SeckillError) -> int:
@@ -71,7 +71,7 @@ def main(words: Sequence[str]) -> None:
 
 def _words_of_this_process(words: Sequence[str]) -> Sequence[str] | None:
     """As they are, or those of a program that was forked off; None at a fork server's end."""
-    if words[:1] != [FORK_SERVER]:
+    if words[:1] != [_FORK_SERVER]:
         return words
     roles = words[1:]
     return serve_forks([_SETTINGS, *dict.fromkeys(_module(role) for role in roles)])

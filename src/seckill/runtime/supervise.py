@@ -5,6 +5,9 @@ processes, and beside them what ``prepare`` does (the ledger's schema, the bucke
 Stop: web processes (they finish what is under way) → relays → reaper → order workers → Kafka and
 Redis. A second signal hurries.
 
+The programs among them are forked off one that loads what they need while the servers start
+(fork_server.py), where the system can do that.
+
 The supervisor itself serves nothing and decides nothing about a sale, so it has little to die of.
 When it is killed all the same, the kernel takes the children with it, and the next start goes on.
 """
@@ -314,11 +317,7 @@ class Supervisor:
         if self._fork is not None:
             self._fork.set_variables(variables)
             return self._fork
-        command = self._command or program_command
-        return StartLauncher(
-            lambda words: [*command(words[0], int(words[1])), *words[2:]],
-            {**os.environ, **variables},
-        )
+        return StartLauncher(self._command or program_command, {**os.environ, **variables})
 
     def _start_programs(
         self,
