@@ -14,7 +14,7 @@ import structlog
 from seckill.pipeline.errors import ChannelUnavailable, EventRefused, LedgerAway
 from seckill.pipeline.ports import Delivery, OrderChannel, OrderLedger, WriteReport
 
-__all__ = ["OrderWorker", "WorkerObserver", "sleep_unless"]
+__all__ = ["AtOnce", "OrderWorker", "Pace", "WorkerObserver", "sleep_unless"]
 
 _log = structlog.get_logger()
 
@@ -38,11 +38,42 @@ class WorkerObserver(Protocol):
         ...
 
 
+class Pace(Protocol):
+    """How soon a worker's next batch follows; see `pipeline.giving_way.GivingWay`."""
+
+    def begin(self, deliveries_max: int) -> int:
+        """A batch begins. Returns how many deliveries it may hold, of so many at most."""
+        ...
+
+    async def rest(self, stop: asyncio.Event, *, caught_up: bool) -> None:
+        """A batch has ended. Returns when the next may begin, at once when ``stop`` is set.
+
+        Args:
+            caught_up: nothing was waiting.
+        """
+        ...
+
+
+class AtOnce:
+    """Implements `Pace`: the next batch follows at once."""
+
+    def begin(self, deliveries_max: int) -> int:
+        """See Pace."""
+        return deliveries_max
+
+    async def rest(self, stop: asyncio.Event, *, caught_up: bool) -> None:
+        """See Pace."""
+
+
+_AT_ONCE: Final = AtOnce()
+
+
 class OrderWorker:
     """Runs until it is told to stop, and then ends between two transactions.
 
     Args:
         deliveries_max: deliveries in one transaction, for a channel whose deliveries are small.
+        pace: how soon a batch follows the one before.
     """
 
     def __init__(
@@ -52,11 +83,13 @@ class OrderWorker:
         ledger: OrderLedger,
         observer: WorkerObserver,
         deliveries_max: int = DELIVERIES_MAX,
+        pace: Pace = _AT_ONCE,
     ) -> None:
         self._channel = channel
         self._ledger = ledger
         self._observer = observer
         self._deliveries_max = deliveries_max
+        self._pace = pace
         self._got_on = False
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -64,8 +97,9 @@ class OrderWorker:
         backoff_ms = _BACKOFF_MS_MIN
         while not stop.is_set():
             try:
-                await self.step()
+                carried = await self.step()
                 backoff_ms = _BACKOFF_MS_MIN
+                await self._pace.rest(stop, caught_up=not carried)
             except (ChannelUnavailable, LedgerAway) as error:
                 if isinstance(error, LedgerAway):
                     self._observer.ledger_away()
@@ -83,7 +117,8 @@ class OrderWorker:
             ChannelUnavailable, LedgerAway: what was received comes again.
         """
         self._got_on = False
-        deliveries = await self._channel.receive(self._deliveries_max, _RECEIVE_WAIT_MS)
+        most = self._pace.begin(self._deliveries_max)
+        deliveries = await self._channel.receive(most, _RECEIVE_WAIT_MS)
         if deliveries:
             await self._carry(deliveries)
         return len(deliveries)

@@ -133,6 +133,8 @@ LAYOUT: Final = Layout(
                    "Time of one transaction of the order worker that was committed.", _SECONDS),
         _counter("seckill_ledger_errors_total",
                  "Transactions of the order worker that failed and are tried again."),
+        _counter("seckill_order_worker_rests_seconds_total",
+                 "Time in which the order worker gave way to those who answer buyers."),
         # The reaper
         _counter("seckill_orders_expired_total", "Orders that were not paid in time."),
         _gauge("seckill_reaper_last_run_timestamp_seconds", "When the reaper last came to the end "

@@ -99,6 +99,7 @@ class WorkerMetrics:
         self._known = metrics.counter("seckill_events_known_total")
         self._compensated = metrics.counter("seckill_orders_compensated_total")
         self._errors = metrics.counter("seckill_ledger_errors_total")
+        self._rested = metrics.counter("seckill_order_worker_rests_seconds_total")
         self._dead = metrics.counter("seckill_dead_letters_total")
         self._released = metrics.counter("seckill_releases_total")
         self._stuck = metrics.gauge("seckill_releases_stuck")
@@ -126,6 +127,10 @@ class WorkerMetrics:
     def ledger_away(self) -> None:
         """See WorkerObserver."""
         self._errors.inc()
+
+    def rested(self, seconds: float) -> None:
+        """The order worker has given way for so long."""
+        self._rested.inc(seconds)
 
     def dead_letter(self) -> None:
         """One outbox entry was put aside."""

@@ -21,9 +21,10 @@ from seckill.domain.ids import GoodsId, SaleId
 from seckill.domain.reservation import BucketId
 from seckill.pipeline.direct import DirectChannel
 from seckill.pipeline.errors import ChannelUnavailable, LedgerAway
+from seckill.pipeline.giving_way import GivingWay
 from seckill.pipeline.reaper import Reaper
 from seckill.pipeline.sweep import Sweep
-from seckill.pipeline.worker import OrderWorker
+from seckill.pipeline.worker import AtOnce, OrderWorker, Pace
 from seckill.runtime.bootstrap import Stores, open_stores
 from seckill.runtime.demo import open_sample_sale
 from seckill.runtime.gc_tuning import GarbageWatch, collect_when_idle, settle_after_start
@@ -35,6 +36,7 @@ from seckill.runtime.observers import (
     TimedLedger,
     WorkerMetrics,
 )
+from seckill.runtime.processor_time import counts_processor_time, read_processor_time
 from seckill.runtime.providers import open_provider
 from seckill.runtime.rebuilds import Rebuilds
 from seckill.runtime.settings import Settings
@@ -251,12 +253,25 @@ async def _work_from_outbox(
     )
     stores.outbox_log.in_hand = channel.has_in_hand
     worker = OrderWorker(
-        channel=channel, ledger=TimedLedger(stores.ledger, counts), observer=counts
+        channel=channel,
+        ledger=TimedLedger(stores.ledger, counts),
+        observer=counts,
+        pace=_pace(stores.settings, counts),
     )
     async with background(
         again("measure the outbox", LAG_EVERY_S, lambda: _measure(channel, counts))
     ):
         await worker.run(stop)
+
+
+def _pace(settings: Settings, counts: WorkerMetrics) -> Pace:
+    if settings.order_defer_ms == 0 or not counts_processor_time():
+        return AtOnce()
+    return GivingWay(
+        look=read_processor_time,
+        longest_s=settings.order_defer_ms / 1000,
+        rested=counts.rested,
+    )
 
 
 async def _work_from_kafka(

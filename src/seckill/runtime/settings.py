@@ -426,6 +426,14 @@ class Settings(BaseModel):
         "first; beside those that the provider brings itself.",
         SecretStr(""),
     )
+    order_defer_ms: Count = _setting(
+        "How long the writing of orders may give way to the answering of buyers, while both want "
+        "the same processors; with the direct channel. 0: not at all.",
+        5_000,
+        unit="ms",
+        ge=0,
+        le=60_000,
+    )
     reaper: Literal["worker", "process", "none"] = _setting(
         "Where unpaid orders are ended and payments finished: beside the order worker, in a "
         "process of its own, or not in this run (`seckill reaper` elsewhere).",

@@ -203,3 +203,26 @@ async def test_it_stops_at_once_while_it_waits_for_a_ledger(
             await asyncio.sleep(0)
         stop.set()
         await running
+
+
+class Pace:
+    """Lets batches hold one delivery, and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def begin(self, deliveries_max: int) -> int:
+        self.told.append(f"begin {deliveries_max}")
+        return 1
+
+    async def rest(self, stop: asyncio.Event, *, caught_up: bool) -> None:  # noqa: ARG002  -- the port gives it
+        self.told.append("caught up" if caught_up else "rest")
+        await asyncio.sleep(0)
+
+
+async def test_its_pace_says_how_much_it_takes_and_when() -> None:
+    channel, ledger, pace = MemoryChannel(2), MemoryOrderLedger(), Pace()
+    worker = OrderWorker(channel=channel, ledger=ledger, observer=Counts(), pace=pace)
+    await run_until(worker, lambda: "caught up" in pace.told)
+    assert pace.told[:6] == ["begin 64", "rest", "begin 64", "rest", "begin 64", "caught up"]
+    assert len(ledger.writes) == 2

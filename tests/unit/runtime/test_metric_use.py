@@ -197,6 +197,7 @@ async def _drive_worker(worker: WorkerMetrics) -> None:
         ]
     )
     worker.ledger_away()
+    worker.rested(0.5)
     worker.dead_letter()
     worker.released(2)
     worker.stuck(1)

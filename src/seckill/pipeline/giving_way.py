@@ -1,0 +1,106 @@
+"""Giving way: buyers who wait for an answer come before orders that wait to be written.
+
+In a rush every processor of the machine is wanted by those who answer buyers. An order that is
+written just then makes many wait and gains one little: it is safe in the outbox, and is written
+soon after. Low priority alone does not do it: such a process still runs whenever the others sleep
+for an instant, and when they wake their processor is taken and its caches are cold.
+
+So a worker that had to queue for its processor rests after each batch, and makes the next one
+small. When it has to queue no longer, it goes on at once. It gives way for so long at most; then
+the orders have waited enough, and it takes what its priority gives it until it has caught up.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from seckill.pipeline.worker import sleep_unless
+
+__all__ = ["GivingWay", "ProcessorTime"]
+
+_SHARE: Final = 0.05
+"""What a worker that gives way still takes of one processor."""
+
+_PART: Final = 4
+"""It divides its batches by that: who writes for a tenth of a second is in the way for as long."""
+
+_LOOK_EVERY_MS: Final = 200
+"""How soon it sees that nobody queues any more. Shorter looks hold too few turns of the loop to
+judge by: of 50 ms, one in ten was wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorTime:
+    """What a process has had of the processors since it began.
+
+    Attributes:
+        used_s: seconds of processor that all its threads have used.
+        ran_s: those of the thread of its event loop.
+        queued_s: seconds in which that thread could have run and had no processor.
+    """
+
+    used_s: float
+    ran_s: float
+    queued_s: float
+
+    def queued_since(self, earlier: "ProcessorTime") -> bool:
+        """Whether the event loop stood in the queue for longer than it ran, since that look.
+
+        In a rush on two cores it queued three to ten times as long as it ran, otherwise a tenth.
+        """
+        return self.queued_s - earlier.queued_s > self.ran_s - earlier.ran_s
+
+
+class GivingWay:
+    """Implements `pipeline.worker.Pace`: the pace of a worker that gives way to others.
+
+    Args:
+        look: gives the processor time of this process now.
+        longest_s: how long it gives way at most before it has to catch up, in seconds.
+        rested: is told of each rest, in seconds.
+        clock: monotonic, in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        look: Callable[[], ProcessorTime],
+        longest_s: float,
+        rested: Callable[[float], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._look = look
+        self._longest_s = longest_s
+        self._rested = rested
+        self._clock = clock
+        self._began = look()
+        self._since_s: float | None = None  # when it began to give way
+
+    def begin(self, deliveries_max: int) -> int:
+        """A batch begins. See Pace."""
+        self._began = self._look()
+        return max(1, deliveries_max // _PART) if self._gives_way() else deliveries_max
+
+    async def rest(self, stop: asyncio.Event, *, caught_up: bool) -> None:
+        """A batch has ended. See Pace."""
+        ended = self._look()
+        if caught_up or not ended.queued_since(self._began):
+            self._since_s = None
+            return
+        from_s = self._clock()
+        if self._since_s is None:
+            self._since_s = from_s
+        rest_s = (ended.used_s - self._began.used_s) * (1 / _SHARE - 1)
+        until_s = min(from_s + rest_s, self._since_s + self._longest_s)
+        now_s, queues = from_s, True
+        while queues and now_s < until_s and not stop.is_set():
+            before = self._look()
+            await sleep_unless(stop, min(_LOOK_EVERY_MS, (until_s - now_s) * 1000))
+            queues = self._look().queued_since(before)
+            now_s = self._clock()
+        self._rested(now_s - from_s)
+
+    def _gives_way(self) -> bool:
+        return self._since_s is not None and self._clock() - self._since_s < self._longest_s

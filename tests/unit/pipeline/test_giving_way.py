@@ -1,0 +1,149 @@
+"""The pace of a worker that gives way, on a clock and a processor that the test moves."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from seckill.pipeline import giving_way as module
+from seckill.pipeline.giving_way import GivingWay, ProcessorTime
+
+LONGEST_S = 5.0
+
+
+class Machine:
+    """A worker's processor and its clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.time = ProcessorTime(3.0, 2.0, 1.0)
+        self.crowded = True
+        self.slept_s: list[float] = []
+        self.rests_s: list[float] = []
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def look(self) -> ProcessorTime:
+        return self.time
+
+    def run(self, used_s: float) -> None:
+        """The process does something, with or without a queue for its processor."""
+        queued_s = used_s * (2 if self.crowded else 0.1)
+        self.now_s += used_s + queued_s
+        self.time = replace(
+            self.time,
+            used_s=self.time.used_s + used_s,
+            ran_s=self.time.ran_s + used_s / 2,
+            queued_s=self.time.queued_s + queued_s,
+        )
+
+    async def sleep_unless(self, stop: asyncio.Event, wait_ms: float) -> None:
+        self.slept_s.append(wait_ms / 1000)
+        if stop.is_set():
+            return
+        self.now_s += wait_ms / 1000
+        queued_s = wait_ms / 1000 * (0.5 if self.crowded else 0.01)
+        self.time = replace(
+            self.time, ran_s=self.time.ran_s + 0.05 * wait_ms / 1000,
+            queued_s=self.time.queued_s + queued_s,
+        )  # fmt: skip
+
+
+@pytest.fixture(name="machine")
+def _machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    machine = Machine()
+    monkeypatch.setattr(module, "sleep_unless", machine.sleep_unless)
+    return machine
+
+
+@pytest.fixture(name="pace")
+def _pace(machine: Machine) -> GivingWay:
+    return GivingWay(
+        look=machine.look,
+        longest_s=LONGEST_S,
+        rested=machine.rests_s.append,
+        clock=machine.clock,
+    )
+
+
+async def batch(pace: GivingWay, machine: Machine, used_s: float, *, carried: bool = True) -> int:
+    """One batch and its rest; how much the pace let it hold."""
+    most = pace.begin(64)
+    machine.run(used_s)
+    await pace.rest(asyncio.Event(), caught_up=not carried)
+    return most
+
+
+async def test_who_has_a_processor_for_itself_never_rests(
+    pace: GivingWay, machine: Machine
+) -> None:
+    machine.crowded = False
+    assert [await batch(pace, machine, 0.1) for _ in range(20)] == [64] * 20
+    assert machine.slept_s == machine.rests_s == []
+
+
+async def test_who_queues_takes_a_twentieth_of_a_processor_in_small_batches(
+    pace: GivingWay, machine: Machine
+) -> None:
+    assert await batch(pace, machine, 0.04) == 64
+    assert sum(machine.slept_s) == pytest.approx(0.04 * 19)
+    assert machine.rests_s == [pytest.approx(0.04 * 19)]
+    assert await batch(pace, machine, 0.01) == 16
+
+
+async def test_a_rest_ends_when_nobody_queues_any_more(pace: GivingWay, machine: Machine) -> None:
+    pace.begin(64)
+    machine.run(0.2)
+    machine.crowded = False
+    await pace.rest(asyncio.Event(), caught_up=False)
+    assert machine.slept_s == [pytest.approx(0.2)], "one look, of the 3.8 s that it would rest"
+    await batch(pace, machine, 0.2)
+    assert machine.slept_s == [pytest.approx(0.2)], "the next batch had its processor"
+    assert pace.begin(64) == 64
+
+
+async def test_giving_way_has_an_end_and_then_everything_is_written(
+    pace: GivingWay, machine: Machine
+) -> None:
+    began_s = machine.now_s
+    while machine.now_s < began_s + LONGEST_S:
+        await batch(pace, machine, 0.02)
+    rested_s = sum(machine.rests_s)
+    assert rested_s <= LONGEST_S
+    assert [await batch(pace, machine, 0.5) for _ in range(50)] == [64] * 50
+    assert sum(machine.rests_s) == rested_s, "however full the machine still is"
+
+
+@pytest.mark.parametrize("how", ["caught up", "not queued"])
+async def test_who_has_caught_up_or_was_alone_may_give_way_anew(
+    pace: GivingWay, machine: Machine, how: str
+) -> None:
+    for _ in range(10):
+        await batch(pace, machine, 0.5)
+    rested_s = sum(machine.rests_s)
+    machine.crowded = how == "caught up"
+    await batch(pace, machine, 0.01, carried=how != "caught up")
+    machine.crowded = True
+    assert await batch(pace, machine, 0.02) == 64
+    assert sum(machine.rests_s) == pytest.approx(rested_s + 0.02 * 19)
+
+
+async def test_a_small_batch_is_not_made_nothing(pace: GivingWay, machine: Machine) -> None:
+    await batch(pace, machine, 0.02)
+    assert pace.begin(1) == 1
+
+
+async def test_who_is_told_to_stop_does_not_rest() -> None:
+    machine = Machine()
+    pace = GivingWay(look=machine.look, longest_s=LONGEST_S, rested=machine.rests_s.append)
+    stop = asyncio.Event()
+    pace.begin(64)
+    machine.run(10.0)
+    resting = asyncio.create_task(pace.rest(stop, caught_up=False))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not resting.done(), "it rests, on the real clock"
+    stop.set()
+    await resting
+    assert machine.rests_s
