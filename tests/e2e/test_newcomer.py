@@ -1,5 +1,6 @@
 """What somebody meets who types the commands for the first time, and not always the right ones."""
 
+import contextlib
 import os
 import signal
 import stat
@@ -72,8 +73,12 @@ def test_every_command_tells_of_a_mistyped_variable(
 
 def test_what_a_run_writes_is_nobody_elses_business(service: SeckillService) -> None:
     """Whatever the umask of the shell: the ledger holds the names of buyers."""
+    seen = 0
     for path in (service.data_dir, *service.data_dir.rglob("*")):
-        assert stat.S_IMODE(path.lstat().st_mode) & 0o077 == 0, path
+        with contextlib.suppress(FileNotFoundError):  # a running service renames and removes files
+            assert stat.S_IMODE(path.lstat().st_mode) & 0o077 == 0, path
+            seen += 1
+    assert seen > 5
 
 
 def test_the_start_says_what_it_does_and_then_what_to_type(service: SeckillService) -> None:

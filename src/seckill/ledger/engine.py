@@ -4,6 +4,8 @@ SQLite: one file, WAL, ``synchronous=FULL`` (a commit is on the disk when it ret
 ``BEGIN IMMEDIATE`` for every transaction that writes. With SQLite's own deferred BEGIN a
 transaction that reads first and writes later fails at once with "database is locked" when another
 has written in between, and no busy timeout helps; taking the write lock first makes it wait.
+Reads have no transaction around them: each statement sees one instant by itself, and a BEGIN costs
+as much as a small statement, because each call of the driver is a way to its thread and back.
 
 PostgreSQL: READ COMMITTED, time limits on connecting, on statements, on locks and on idling in a
 transaction. The statements of this room take the row of the sale first (`statements.LOCK_SALES`),
@@ -88,7 +90,7 @@ class Database:
             self._engine = _sqlite_engine(url, options)
             writer: dict[str, Any] = {_BEGIN: "BEGIN IMMEDIATE"}
             reader: dict[str, Any] = {}
-            snapshot: dict[str, Any] = {_BEGIN: "BEGIN"}
+            snapshot: dict[str, Any] = {_BEGIN: "BEGIN DEFERRED"}
         else:
             self._engine = _postgresql_engine(url, options)
             self._errors += _asyncpg_errors()
@@ -236,7 +238,9 @@ def _sqlite_engine(url: URL, options: LedgerOptions) -> AsyncEngine:
 
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
-        connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))
+        statement = connection.get_execution_options().get(_BEGIN)
+        if statement is not None:
+            connection.exec_driver_sql(statement)
 
     return engine
 

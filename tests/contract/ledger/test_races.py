@@ -171,11 +171,13 @@ async def test_control_a_deferred_begin_fails_where_ours_waits(
         await connection.execute(text("UPDATE t SET n = :n"), {"n": n + 1})
 
     barrier = asyncio.Barrier(2)
-    # `read` begins a deferred transaction: the naive way.
-    naive = await asyncio.gather(
-        *(database.read("add", lambda c: add_one(c, barrier)) for _ in range(2)),
-        return_exceptions=True,
-    )
+
+    async def add_one_deferred() -> None:
+        # A snapshot begins a deferred transaction: the naive way.
+        async with database.snapshot("add") as connection:
+            await add_one(connection, barrier)
+
+    naive = await asyncio.gather(*(add_one_deferred() for _ in range(2)), return_exceptions=True)
     assert sum(isinstance(result, Exception) and "locked" in str(result) for result in naive) == 1
     await asyncio.gather(*(database.write("add", lambda c: add_one(c, None)) for _ in range(4)))
     n = await database.read("look", lambda c: c.scalar(text("SELECT n FROM t")))
