@@ -18,7 +18,7 @@ from typing import Final
 
 from seckill.pipeline.worker import sleep_unless
 
-__all__ = ["GivingWay", "ProcessorTime"]
+__all__ = ["GivingWay", "ProcessorTime", "wait_until_calm"]
 
 _SHARE: Final = 0.05
 """What a worker that gives way still takes of one processor."""
@@ -104,3 +104,15 @@ class GivingWay:
 
     def _gives_way(self) -> bool:
         return self._since_s is not None and self._clock() - self._since_s < self._longest_s
+
+
+async def wait_until_calm(look: Callable[[], ProcessorTime], longest_s: float) -> None:
+    """Return when this process has its processor for itself, or after so many seconds.
+
+    For work that has time and takes long: it does not begin in a rush.
+    """
+    for _ in range(max(1, int(longest_s * 1000 / _LOOK_EVERY_MS))):
+        before = look()
+        await asyncio.sleep(_LOOK_EVERY_MS / 1000)
+        if not look().queued_since(before):
+            return

@@ -41,6 +41,8 @@ class BackgroundAudit:
     Args:
         audit: runs one audit.
         every_ms: pause between two of them, at least.
+        calm: is awaited before each: an audit reads much, and buyers come first. Must return after
+            a bounded time.
     """
 
     def __init__(
@@ -48,11 +50,13 @@ class BackgroundAudit:
         audit: Callable[[], Coroutine[Any, Any, AuditReport]],
         *,
         every_ms: int,
+        calm: Callable[[], Coroutine[Any, Any, None]],
         observer: AuditObserver,
         clock: Clock,
     ) -> None:
         self._audit = audit
         self._every_ms = every_ms
+        self._calm = calm
         self._observer = observer
         self._clock = clock
         self._told: set[tuple[Kind, int, int | None]] = set()
@@ -61,6 +65,7 @@ class BackgroundAudit:
         """Audit, for ever. A store that is away proves nothing and alarms nobody."""
         while True:
             took_ms = 0.0
+            await self._calm()
             try:
                 took_ms = (await self.once()).duration_ms
             except (StockUnavailable, LedgerAway, ChannelUnavailable) as error:

@@ -21,7 +21,7 @@ from seckill.domain.ids import GoodsId, SaleId
 from seckill.domain.reservation import BucketId
 from seckill.pipeline.direct import DirectChannel
 from seckill.pipeline.errors import ChannelUnavailable, LedgerAway
-from seckill.pipeline.giving_way import GivingWay
+from seckill.pipeline.giving_way import GivingWay, wait_until_calm
 from seckill.pipeline.reaper import Reaper
 from seckill.pipeline.sweep import Sweep
 from seckill.pipeline.worker import AtOnce, OrderWorker, Pace
@@ -335,9 +335,16 @@ async def _audits(stores: Stores, counts: WorkerMetrics) -> None:
         )
         return report
 
+    every_s = stores.settings.audit_every_s
+
+    async def calm() -> None:
+        if counts_processor_time():
+            await wait_until_calm(read_processor_time, longest_s=every_s)
+
     await BackgroundAudit(
         audited,
-        every_ms=stores.settings.audit_every_s * 1000,
+        every_ms=every_s * 1000,
+        calm=calm,
         observer=counts,
         clock=stores.clock,
     ).run()

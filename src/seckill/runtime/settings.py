@@ -531,7 +531,7 @@ class Settings(BaseModel):
     )
     audit_every_s: Count = _setting(
         "Pause between two audits in the background; 0: none. Audits take at most a twentieth of "
-        "one worker's time.",
+        "one worker's time, and in a rush the next one waits as long again at most.",
         60,
         unit="s",
         ge=0,

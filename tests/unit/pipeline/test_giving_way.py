@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from seckill.pipeline import giving_way as module
-from seckill.pipeline.giving_way import GivingWay, ProcessorTime
+from seckill.pipeline.giving_way import GivingWay, ProcessorTime, wait_until_calm
 
 LONGEST_S = 5.0
 
@@ -147,3 +147,18 @@ async def test_who_is_told_to_stop_does_not_rest() -> None:
     stop.set()
     await resting
     assert machine.rests_s
+
+
+@pytest.mark.parametrize(("crowded_looks", "slept"), [(0, 1), (3, 4), (100, 10)])
+async def test_long_work_waits_for_a_calm_moment_but_not_for_ever(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, crowded_looks: int, slept: int
+) -> None:
+    never = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        machine.crowded = len(machine.slept_s) < crowded_looks
+        await machine.sleep_unless(never, seconds * 1000)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    await wait_until_calm(machine.look, longest_s=2.0)
+    assert len(machine.slept_s) == slept

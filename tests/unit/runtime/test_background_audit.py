@@ -35,6 +35,10 @@ class Told:
         self.findings.append(findings)
 
 
+async def calm() -> None:
+    """Nobody is in a hurry."""
+
+
 async def test_a_finding_is_told_once_and_counted_until_it_is_gone() -> None:
     reports = iter([report(), report(Kind.LOST), report(Kind.LOST, Kind.FENCED), report()])
 
@@ -42,7 +46,7 @@ async def test_a_finding_is_told_once_and_counted_until_it_is_gone() -> None:
         return next(reports)
 
     told = Told()
-    background = BackgroundAudit(audit, every_ms=1, observer=told, clock=PatientClock())
+    background = BackgroundAudit(audit, every_ms=1, calm=calm, observer=told, clock=PatientClock())
     with structlog.testing.capture_logs() as lines:
         for _ in range(4):
             await background.once()
@@ -71,8 +75,16 @@ async def test_audits_take_a_bounded_share_of_the_time_and_bear_a_store_that_is_
         if not answers:
             raise asyncio.CancelledError
 
+    audits_left_when_calm: list[int] = []
+
+    async def calmed() -> None:
+        audits_left_when_calm.append(len(answers))
+
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    background = BackgroundAudit(audit, every_ms=2_000, observer=Told(), clock=PatientClock())
+    background = BackgroundAudit(
+        audit, every_ms=2_000, calm=calmed, observer=Told(), clock=PatientClock()
+    )
     with contextlib.suppress(asyncio.CancelledError):
         await background.run()
     assert pauses == [60.0, 2.0, 2.0]
+    assert audits_left_when_calm == [3, 2, 1], "each waited for a calm moment"
