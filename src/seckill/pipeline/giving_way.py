@@ -28,7 +28,7 @@ _PART: Final = 4
 
 _LOOK_EVERY_MS: Final = 200
 """How soon it sees that nobody queues any more. Shorter looks hold too few turns of the loop to
-judge by: of 50 ms, one in ten was wrong."""
+judge by: of those of 50 ms, some held nothing but the look itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ class ProcessorTime:
     def queued_since(self, earlier: "ProcessorTime") -> bool:
         """Whether the event loop stood in the queue for longer than it ran, since that look.
 
-        In a rush on two cores it queued three to ten times as long as it ran, otherwise a tenth.
+        In a rush on two cores it queued two to eleven times as long as it ran; while it wrote what
+        was left of one, and when idle, less than half as long.
         """
         return self.queued_s - earlier.queued_s > self.ran_s - earlier.ran_s
 
