@@ -94,26 +94,37 @@ class GivingWay:
         if self._since_s is None:
             self._since_s = from_s
         rest_s = (ended.used_s - self._began.used_s) * (1 / _SHARE - 1)
-        until_s = min(from_s + rest_s, self._since_s + self._longest_s)
-        now_s, queues = from_s, True
-        while queues and now_s < until_s and not stop.is_set():
-            before = self._look()
-            await sleep_unless(stop, min(_LOOK_EVERY_MS, (until_s - now_s) * 1000))
-            queues = self._look().queued_since(before)
-            now_s = self._clock()
-        self._rested(now_s - from_s)
+        longest_s = min(rest_s, self._since_s + self._longest_s - from_s)
+        await wait_until_calm(self._look, longest_s, stop=stop, clock=self._clock)
+        self._rested(self._clock() - from_s)
 
     def _gives_way(self) -> bool:
         return self._since_s is not None and self._clock() - self._since_s < self._longest_s
 
 
-async def wait_until_calm(look: Callable[[], ProcessorTime], longest_s: float) -> None:
-    """Return when this process has its processor for itself, or after so many seconds.
+async def wait_until_calm(
+    look: Callable[[], ProcessorTime],
+    longest_s: float,
+    *,
+    stop: asyncio.Event | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Return when this process queues for its processor no more, or after so many seconds.
 
-    For work that has time and takes long: it does not begin in a rush.
+    By itself it is for work that takes long and has time: it does not begin in a rush.
+
+    Args:
+        look: gives the processor time of this process now.
+        longest_s: at most; at once when it is not above 0.
+        stop: ends it too.
+        clock: monotonic, in seconds.
     """
-    for _ in range(max(1, int(longest_s * 1000 / _LOOK_EVERY_MS))):
+    stop = stop or asyncio.Event()
+    now_s = clock()
+    until_s = now_s + longest_s
+    queues = True
+    while queues and now_s < until_s and not stop.is_set():
         before = look()
-        await asyncio.sleep(_LOOK_EVERY_MS / 1000)
-        if not look().queued_since(before):
-            return
+        await sleep_unless(stop, min(_LOOK_EVERY_MS, (until_s - now_s) * 1000))
+        queues = look().queued_since(before)
+        now_s = clock()

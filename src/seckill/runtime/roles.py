@@ -336,15 +336,12 @@ async def _audits(stores: Stores, counts: WorkerMetrics) -> None:
         return report
 
     every_s = stores.settings.audit_every_s
-
-    async def calm() -> None:
-        if counts_processor_time():
-            await wait_until_calm(read_processor_time, longest_s=every_s)
-
     await BackgroundAudit(
         audited,
         every_ms=every_s * 1000,
-        calm=calm,
+        calm=partial(wait_until_calm, read_processor_time, every_s)
+        if counts_processor_time()
+        else _nothing,
         observer=counts,
         clock=stores.clock,
     ).run()

@@ -42,7 +42,8 @@ class Machine:
         self.slept_s.append(wait_ms / 1000)
         if stop.is_set():
             return
-        self.now_s += wait_ms / 1000
+        # In whole ns as a real one, and no sleep takes no time.
+        self.now_s = round(self.now_s + max(wait_ms / 1000, 1e-8), 9)
         queued_s = wait_ms / 1000 * (0.5 if self.crowded else 0.01)
         self.time = replace(
             self.time, ran_s=self.time.ran_s + 0.05 * wait_ms / 1000,
@@ -153,12 +154,10 @@ async def test_who_is_told_to_stop_does_not_rest() -> None:
 async def test_long_work_waits_for_a_calm_moment_but_not_for_ever(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, crowded_looks: int, slept: int
 ) -> None:
-    never = asyncio.Event()
-
-    async def sleep(seconds: float) -> None:
+    async def sleep_unless(stop: asyncio.Event, wait_ms: float) -> None:
         machine.crowded = len(machine.slept_s) < crowded_looks
-        await machine.sleep_unless(never, seconds * 1000)
+        await machine.sleep_unless(stop, wait_ms)
 
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    await wait_until_calm(machine.look, longest_s=2.0)
+    monkeypatch.setattr(module, "sleep_unless", sleep_unless)
+    await wait_until_calm(machine.look, longest_s=2.0, clock=machine.clock)
     assert len(machine.slept_s) == slept
