@@ -13,10 +13,11 @@ from typing import Any, Self
 
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from sqlalchemy import Connection, Engine, exc
+from sqlalchemy import Engine, exc
 
 from seckill.admission.scripts import Scripts
 from seckill.ledger.errors import LedgerUnavailable, translate
+from seckill.ledger.sqlite_engine import answering_at_once, transact
 from seckill.pipeline.errors import ChannelUnavailable
 
 __all__ = ["Call", "Process", "Store", "WireDatabase", "WireRedis"]
@@ -196,35 +197,6 @@ class _WirePipeline:
         )
 
 
-class _SteppedConnection:
-    """An asynchronous connection that has every answer at once."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.dialect = connection.dialect
-
-    async def execute(self, *args: Any) -> Any:
-        return self._connection.execute(*args)
-
-    async def exec_driver_sql(self, *args: Any) -> Any:
-        return self._connection.exec_driver_sql(*args)
-
-    async def scalar(self, *args: Any) -> Any:
-        return self._connection.scalar(*args)
-
-    async def scalars(self, *args: Any) -> Any:
-        return self._connection.scalars(*args)
-
-
-def _finish(work: Any) -> Any:
-    """Run a coroutine that waits for nothing."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        return end.value
-    raise AssertionError("a transaction waits for something that is not its database")
-
-
 class WireDatabase:
     """Takes the place of `ledger.Database`: the same statements, each transaction one step."""
 
@@ -248,8 +220,7 @@ class WireDatabase:
     @staticmethod
     def _run(engine: Engine, doing: str, work: Callable[[Any], Awaitable[Any]]) -> Any:
         try:
-            with engine.begin() as connection:
-                return _finish(work(_SteppedConnection(connection)))
+            return transact(engine, work)
         except exc.SQLAlchemyError as error:
             raise translate(error, doing) from error
 
@@ -257,4 +228,4 @@ class WireDatabase:
     async def snapshot(self, _doing: str) -> Any:
         """For the audit, which comes when all is quiet."""
         with self._reader.begin() as connection:
-            yield _SteppedConnection(connection)
+            yield answering_at_once(connection)

@@ -10,6 +10,7 @@ implausible place (the block carries 24 bits that must be zero, and the seq and 
 import re
 import struct
 from collections.abc import Sequence
+from threading import Lock
 from typing import Final
 
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -29,7 +30,7 @@ _SEQ_MAX: Final = 2**40 - 1
 
 
 class ReservationIds:
-    """Turns places into reservation ids and back, under one key.
+    """Turns places into reservation ids and back, under one key. Safe to use from any thread.
 
     ECB is right here and nowhere else: each block is unique by construction, so equal blocks,
     the weakness of that mode, cannot occur.
@@ -41,6 +42,7 @@ class ReservationIds:
         cipher = Cipher(AES(key), ECB())  # noqa: S305  -- see the class docstring
         self._encryptor = cipher.encryptor()
         self._decryptor = cipher.decryptor()
+        self._lock = Lock()  # neither of the two may be used by two threads at once
 
     def encode(self, place: Place) -> ReservationId:
         """The id of one place."""
@@ -61,7 +63,9 @@ class ReservationIds:
         return self._encipher([pack(sale_id, bucket, epoch, seq) for epoch, seq in epochs_and_seqs])
 
     def _encipher(self, plain_blocks: list[bytes]) -> list[ReservationId]:
-        blocks = self._encryptor.update(b"".join(plain_blocks))
+        plain = b"".join(plain_blocks)
+        with self._lock:
+            blocks = self._encryptor.update(plain)
         digits = blocks.hex()
         return [
             ReservationId(digits[at : at + _ID_CHARS]) for at in range(0, len(digits), _ID_CHARS)
@@ -71,7 +75,8 @@ class ReservationIds:
         """The place behind an id, or None when this installation never made such an id."""
         if not _ID.fullmatch(text):
             return None
-        block = self._decryptor.update(bytes.fromhex(text))
+        with self._lock:
+            block = self._decryptor.update(bytes.fromhex(text))
         sale_id, bucket, epoch, seq = _BLOCK.unpack(block)
         if not (sale_id and epoch and 0 < seq <= _SEQ_MAX):
             return None

@@ -19,9 +19,10 @@ from seckill.admission.redis_client import connect
 from seckill.admission.reservation_ids import ReservationIds
 from seckill.admission.scripts import Scripts
 from seckill.domain.clock import Clock, SystemClock
-from seckill.ledger.engine import Database, LedgerOptions
+from seckill.ledger.engine import Database
 from seckill.ledger.fence import LedgerFence
 from seckill.ledger.installation import read_installation
+from seckill.ledger.options import LedgerOptions
 from seckill.ledger.schema import ensure_schema
 from seckill.ledger.sql_ledger import SQLLedger
 from seckill.pipeline.outbox_log import OutboxLog

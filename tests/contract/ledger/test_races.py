@@ -176,6 +176,7 @@ async def test_control_a_deferred_begin_fails_where_ours_waits(
         # A snapshot begins a deferred transaction: the naive way.
         async with database.snapshot("add") as connection:
             await add_one(connection, barrier)
+            await connection.execute(text("COMMIT"))
 
     naive = await asyncio.gather(*(add_one_deferred() for _ in range(2)), return_exceptions=True)
     assert sum(isinstance(result, Exception) and "locked" in str(result) for result in naive) == 1

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import signal
 import socket
-import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from seckill.pipeline.errors import LedgerAway
 from seckill.pipeline.ports import WriteReport
 from services.ledger_options import patient_options
 from services.postgres import PostgresServer, find_postgres
+from services.standstill import Standstill
 
 IDS = ReservationIds(ID_KEY)
 
@@ -36,13 +36,12 @@ async def hasty(ledger_url: str) -> AsyncIterator[Database]:
     await database.dispose()
 
 
-async def hold(database: Database, held: asyncio.Event, let_go: asyncio.Event) -> None:
-    """Keep the row of every sale (SQLite: the write lock) until told to let go."""
+async def hold(database: Database, held: Standstill) -> None:
+    """Keep the row of every sale (SQLite: the write lock) until told to go on."""
 
     async def work(connection: AsyncConnection) -> None:
         await connection.execute(select(sales).with_for_update())
-        held.set()
-        await let_go.wait()
+        await held.stop_here(connection)
 
     await database.write("hold a lock", work)
 
@@ -52,16 +51,16 @@ async def test_a_lock_that_somebody_holds_is_waited_for_and_then_reported(
 ) -> None:
     ledger = SQLLedger(hasty, IDS, clock)
     shop = await open_shop(ledger)
-    held, let_go = asyncio.Event(), asyncio.Event()
-    holder = asyncio.create_task(hold(hasty, held, let_go))
-    await held.wait()
+    held = Standstill()
+    holder = asyncio.create_task(hold(hasty, held))
+    await held.reached()
     started = time.monotonic()
     with pytest.raises(LedgerUnavailable) as caught:
         await ledger.write([shop.admitted(1)])
     assert isinstance(caught.value, LedgerAway)
     assert time.monotonic() - started > 0.15
     assert not holder.done()
-    let_go.set()
+    held.go_on()
     await holder
     assert await ledger.write([shop.admitted(1)]) == WriteReport(ordered=1)
     assert hasty.connections_in_use == 0
@@ -69,20 +68,13 @@ async def test_a_lock_that_somebody_holds_is_waited_for_and_then_reported(
 
 async def test_waiting_for_a_connection_is_bounded(hasty: Database, clock: HandClock) -> None:
     ledger = SQLLedger(hasty, IDS, clock)
-    busy = asyncio.Event()
-    done = asyncio.Event()
-
-    async def sit(_: AsyncConnection) -> None:
-        busy.set()
-        await done.wait()
-
-    sitters = [asyncio.create_task(hasty.read("sit", sit)) for _ in range(2)]
-    await busy.wait()
-    while hasty.connections_in_use < 2:
-        await asyncio.sleep(0)
+    sat = Standstill()
+    sitters = [asyncio.create_task(hasty.read("sit", sat.stop_here)) for _ in range(2)]
+    await sat.reached(2)
+    assert hasty.connections_in_use == 2
     with pytest.raises(LedgerUnavailable):
         await ledger.reading.ping()
-    done.set()
+    sat.go_on()
     await asyncio.gather(*sitters)
     await ledger.reading.ping()
     assert hasty.connections_in_use == 0
@@ -126,17 +118,13 @@ async def test_dispose_lets_what_is_under_way_finish(ledger_url: str, clock: Han
 
 async def test_work_that_outlasts_dispose_is_cut(ledger_url: str) -> None:
     database = Database(patient_options(ledger_url, dispose_timeout_s=0.1))
-    started = asyncio.Event()
-
-    async def for_ever(_: AsyncConnection) -> None:
-        started.set()
-        await asyncio.Event().wait()
-
-    task = asyncio.create_task(database.write("wait for ever", for_ever))
-    await started.wait()
+    begun = Standstill()
+    task = asyncio.create_task(database.write("wait for ever", begun.stop_here))
+    await begun.reached()
     await database.dispose()
     with pytest.raises(asyncio.CancelledError):
         await task
+    begun.go_on()
 
 
 async def test_a_statement_that_is_wrong_is_not_worth_repeating(database: Database) -> None:
@@ -172,9 +160,6 @@ async def test_a_folder_that_is_not_there_is_retryable(tmp_path: Path) -> None:
     with pytest.raises(LedgerUnavailable, match="unable to open"):
         await ensure_schema(database)
     await database.dispose()
-    # The driver's thread still tells this loop that it could not open the file.
-    while any("_connection_worker_thread" in thread.name for thread in threading.enumerate()):
-        await asyncio.sleep(0.01)
 
 
 async def test_nobody_listens() -> None:
@@ -250,20 +235,19 @@ async def test_a_worker_that_freezes_in_the_middle_does_not_hold_the_sale_for_ev
     living = Database(patient_options(ledger_url))
     ledger = SQLLedger(living, IDS, clock)
     shop = await open_shop(ledger)
-    held, let_go = asyncio.Event(), asyncio.Event()
-    while not held.is_set():  # a server that stands still may take longer than its limit
-        holder = asyncio.create_task(hold(frozen, held, let_go))
-        holding = asyncio.create_task(held.wait())
+    held = Standstill()
+    holding = asyncio.create_task(held.reached())
+    while not holding.done():  # a server that stands still may take longer than its limit
+        holder = asyncio.create_task(hold(frozen, held))
         await asyncio.wait({holder, holding}, return_when=asyncio.FIRST_COMPLETED)
-        holding.cancel()
     # Waits behind the frozen one, which never moves again, and gets through all the same.
     async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(LedgerUnavailable):
                 assert await ledger.write([shop.admitted(1)]) == WriteReport(ordered=1)
                 break
-    assert not let_go.is_set()
-    let_go.set()
+    assert not held.is_over
+    held.go_on()
     with pytest.raises(LedgerUnavailable):  # what it held was taken from it: it begins anew
         await holder
     await frozen.dispose()

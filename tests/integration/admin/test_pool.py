@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +21,7 @@ from seckill.ledger import Database, LedgerOptions, SQLLedger
 from seckill.runtime.admin_parts import admin_parts
 from seckill.runtime.web_ports import LedgerBooks
 from services.stage import open_gate
+from services.standstill import Standstill
 from unit.web.doubles import World
 
 POOL = 5
@@ -34,7 +36,7 @@ class SlowDatabase(Database):
 
     async def read(self, doing: str, work: Callable[[AsyncConnection], Awaitable[Any]]) -> Any:
         async def slowly(connection: AsyncConnection) -> Any:
-            await asyncio.sleep(self.latency_s)
+            time.sleep(self.latency_s)  # noqa: ASYNC251  -- in the thread of its transaction
             return await work(connection)
 
         return await super().read(doing, slowly)
@@ -163,18 +165,12 @@ async def test_c79_who_waits_for_a_full_pool_reads_503_and_a_purchase_does_not_w
     crowd: Crowd,
 ) -> None:
     database = crowd.database
-    release, lent = asyncio.Event(), asyncio.Semaphore(0)
-
-    async def hold(_connection: AsyncConnection) -> None:
-        lent.release()
-        await release.wait()
-
+    held = Standstill()
     # In a group, so that one which is given no connection ends the test instead of the wait.
     async with asyncio.TaskGroup() as holders:
         for _ in range(POOL):
-            holders.create_task(database.read("hold a connection", hold))
-        for _ in range(POOL):
-            await lent.acquire()
+            holders.create_task(database.read("hold a connection", held.stop_here))
+        await held.reached(POOL)
         try:
             assert database.connections_in_use == POOL
             assert database.options.pool_timeout_s <= 2
@@ -188,7 +184,7 @@ async def test_c79_who_waits_for_a_full_pool_reads_503_and_a_purchase_does_not_w
             )
             assert bought.status == 202
         finally:
-            release.set()
+            held.go_on()
     assert (await crowd.admin.ask("GET", "/orders?goods_id=many")).status == 200
     await until(lambda: database.connections_in_use == 0, "every connection came back")
 

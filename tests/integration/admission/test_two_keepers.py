@@ -15,8 +15,9 @@ from seckill.admission.scripts import Scripts, Status
 from seckill.domain.ids import GoodsId
 from seckill.domain.reservation import BucketId
 from seckill.domain.sale import NewSale
-from seckill.ledger.engine import Database, LedgerOptions
+from seckill.ledger.engine import Database
 from seckill.ledger.fence import LedgerFence
+from seckill.ledger.options import LedgerOptions
 from seckill.ledger.schema import ensure_schema
 from seckill.ledger.sql_ledger import SQLLedger
 from seckill.pipeline.outbox_log import OutboxLog

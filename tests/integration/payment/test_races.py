@@ -196,15 +196,17 @@ async def test_two_ends_of_one_order_without_the_guard_give_its_unit_back_twice(
     shop: PayShop, guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The control of this file: whoever wins the move gives the unit back, here by a plain
-    addition. With the guard one wins; without it, and without the trigger behind it, both do.
+    addition behind it. With the guard one wins; without it, and without the trigger, both do.
     """
     sale = await shop.sale(stock=1)
     ((user, order),) = (await shop.buy(sale, ["ann"])).items()
     await shop.make_due([order])
     meta = shop.keys.bucket(BucketId(sale.sale_id, 0)).meta
 
+    given_back: list[int] = []
+
     async def plainly(connection: Any, moved: Any, **_: Any) -> None:
-        await shop.redis.hincrby(meta, "stock", len(moved))
+        given_back.append(len(moved))
 
     monkeypatch.setattr(moves, "_give_back", plainly)
     if not guarded:
@@ -233,5 +235,7 @@ async def test_two_ends_of_one_order_without_the_guard_give_its_unit_back_twice(
         )
 
     await shop.database.write("expire what was due a moment ago", expire)
+    for units in given_back:
+        await shop.redis.hincrby(meta, "stock", units)
     assert found.state is OrderState.CANCELLED
     assert await shop.remaining(sale) == (1 if guarded else 2)
