@@ -12,6 +12,7 @@ the orders have waited enough, and it takes what its priority gives it until it 
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -27,8 +28,11 @@ _PART: Final = 4
 """It divides its batches by that: who writes for a tenth of a second is in the way for as long."""
 
 _LOOK_EVERY_MS: Final = 200
-"""How soon it sees that nobody queues any more. Shorter looks hold too few turns of the loop to
-judge by: of those of 50 ms, some held nothing but the look itself."""
+"""How soon it sees that nobody queues any more."""
+
+_JUDGED_BY_S: Final = 0.5
+"""It judges by what it had of its processor for so long. In a rush of 128 connections one look of
+200 ms in twenty found a free processor, and none of those over half a second did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +52,33 @@ class ProcessorTime:
     def queued_since(self, earlier: "ProcessorTime") -> bool:
         """Whether the event loop stood in the queue for longer than it ran, since that look.
 
-        In a rush on two cores it queued two to eleven times as long as it ran; while it wrote what
-        was left of one, and when idle, less than half as long.
+        In a rush on two cores it queued one to eleven times as long as it ran; while it wrote what
+        was left of one, and when idle, half as long.
         """
         return self.queued_s - earlier.queued_s > self.ran_s - earlier.ran_s
+
+
+class _Queue:
+    """Whether this process has to queue for its processor, by the last half second."""
+
+    def __init__(self, look: Callable[[], ProcessorTime], clock: Callable[[], float]) -> None:
+        self._look = look
+        self._clock = clock
+        self._looks: deque[tuple[float, ProcessorTime]] = deque()
+        self.look()
+
+    def look(self) -> ProcessorTime:
+        """Look now."""
+        now_s, now = self._clock(), self._look()
+        self._looks.append((now_s, now))
+        while len(self._looks) > 1 and self._looks[1][0] <= now_s - _JUDGED_BY_S:
+            self._looks.popleft()
+        return now
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it queued, as of the last look."""
+        return self._looks[-1][1].queued_since(self._looks[0][1])
 
 
 class GivingWay:
@@ -72,22 +99,22 @@ class GivingWay:
         rested: Callable[[float], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._look = look
+        self._queue = _Queue(look, clock)
         self._longest_s = longest_s
         self._rested = rested
         self._clock = clock
-        self._began = look()
+        self._began = self._queue.look()
         self._since_s: float | None = None  # when it began to give way
 
     def begin(self, deliveries_max: int) -> int:
         """A batch begins. See Pace."""
-        self._began = self._look()
+        self._began = self._queue.look()
         return max(1, deliveries_max // _PART) if self._gives_way() else deliveries_max
 
     async def rest(self, stop: asyncio.Event, *, caught_up: bool) -> None:
         """A batch has ended. See Pace."""
-        ended = self._look()
-        if caught_up or not ended.queued_since(self._began):
+        ended = self._queue.look()
+        if caught_up or not self._queue.is_long:
             self._since_s = None
             return
         from_s = self._clock()
@@ -95,7 +122,7 @@ class GivingWay:
             self._since_s = from_s
         rest_s = (ended.used_s - self._began.used_s) * (1 / _SHARE - 1)
         longest_s = min(rest_s, self._since_s + self._longest_s - from_s)
-        await wait_until_calm(self._look, longest_s, stop=stop, clock=self._clock)
+        await _wait_until_calm(self._queue, longest_s, stop, self._clock)
         self._rested(self._clock() - from_s)
 
     def _gives_way(self) -> bool:
@@ -119,12 +146,17 @@ async def wait_until_calm(
         stop: ends it too.
         clock: monotonic, in seconds.
     """
-    stop = stop or asyncio.Event()
+    await _wait_until_calm(_Queue(look, clock), longest_s, stop or asyncio.Event(), clock)
+
+
+async def _wait_until_calm(
+    queue: _Queue, longest_s: float, stop: asyncio.Event, clock: Callable[[], float]
+) -> None:
     now_s = clock()
     until_s = now_s + longest_s
     queues = True
     while queues and now_s < until_s and not stop.is_set():
-        before = look()
         await sleep_unless(stop, min(_LOOK_EVERY_MS, (until_s - now_s) * 1000))
-        queues = look().queued_since(before)
+        queue.look()
+        queues = queue.is_long
         now_s = clock()

@@ -98,10 +98,26 @@ async def test_a_rest_ends_when_nobody_queues_any_more(pace: GivingWay, machine:
     machine.run(0.2)
     machine.crowded = False
     await pace.rest(asyncio.Event(), caught_up=False)
-    assert machine.slept_s == [pytest.approx(0.2)], "one look, of the 3.8 s that it would rest"
+    looks = [pytest.approx(0.2)] * 3
+    assert machine.slept_s == looks, "the crowd is half a second ago; it would rest for 3.8 s"
     await batch(pace, machine, 0.2)
-    assert machine.slept_s == [pytest.approx(0.2)], "the next batch had its processor"
+    assert machine.slept_s == looks, "the next batch had its processor"
     assert pace.begin(64) == 64
+
+
+async def test_a_lucky_moment_is_not_the_end_of_a_rush(
+    pace: GivingWay, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def sleep_unless(stop: asyncio.Event, wait_ms: float) -> None:
+        machine.crowded = len(machine.slept_s) % 3 > 0
+        await machine.sleep_unless(stop, wait_ms)
+
+    monkeypatch.setattr(module, "sleep_unless", sleep_unless)
+    await batch(pace, machine, 0.05)
+    assert sum(machine.slept_s) == pytest.approx(0.05 * 19), "it rests as long as it would"
+    machine.crowded = False
+    assert await batch(pace, machine, 0.001) == 16, "a short batch is a lucky moment too"
+    assert len(machine.rests_s) == 2
 
 
 async def test_giving_way_has_an_end_and_then_everything_is_written(
@@ -123,11 +139,14 @@ async def test_who_has_caught_up_or_was_alone_may_give_way_anew(
     for _ in range(10):
         await batch(pace, machine, 0.5)
     rested_s = sum(machine.rests_s)
-    machine.crowded = how == "caught up"
-    await batch(pace, machine, 0.01, carried=how != "caught up")
+    if how == "caught up":
+        await batch(pace, machine, 0.01, carried=False)
+    else:
+        machine.crowded = False
+        await batch(pace, machine, 0.6)
     machine.crowded = True
-    assert await batch(pace, machine, 0.02) == 64
-    assert sum(machine.rests_s) == pytest.approx(rested_s + 0.02 * 19)
+    assert await batch(pace, machine, 0.2) == 64
+    assert sum(machine.rests_s) == pytest.approx(rested_s + 0.2 * 19)
 
 
 async def test_a_small_batch_is_not_made_nothing(pace: GivingWay, machine: Machine) -> None:
@@ -150,7 +169,7 @@ async def test_who_is_told_to_stop_does_not_rest() -> None:
     assert machine.rests_s
 
 
-@pytest.mark.parametrize(("crowded_looks", "slept"), [(0, 1), (3, 4), (100, 10)])
+@pytest.mark.parametrize(("crowded_looks", "slept"), [(0, 1), (3, 6), (100, 10)])
 async def test_long_work_waits_for_a_calm_moment_but_not_for_ever(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, crowded_looks: int, slept: int
 ) -> None:
