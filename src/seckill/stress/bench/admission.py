@@ -10,7 +10,12 @@ Four stacks take turns in each round, on the same machine and the same cores as 
 =========  ======================================================================================
 
 Every request is a purchase of a user of its own, and every one is admitted. The order worker
-writes its orders meanwhile; before the next stack's turn its outbox has run dry.
+writes its orders meanwhile, and the turn is over when its outbox has run dry.
+
+Each turn starts its stack anew and ends it, so that none runs beside another: two idle products
+took a tenth of the machine, and the audit of one disturbed the turn of the next. Which stack comes
+first in a round changes from round to round. A second of few buyers goes before each turn and does
+not count.
 """
 
 import json
@@ -21,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -34,6 +39,8 @@ from seckill.stress.bench.wrk import BenchUnavailable, Load, Measured, run_wrk
 __all__ = ["AdmissionBench", "StackResult", "bench_admission"]
 
 _STOCK: Final = 50_000_000
+_STACKS: Final = ("hello", "peer", "memory", "fsync")
+_WARM_UP: Final = Load(connections=16, duration_s=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +145,6 @@ class AdmissionBench:
 
 @dataclass(frozen=True, slots=True)
 class _Stack:
-    name: str
     url: str
     purchases: bool
     processor: ProcessorTime
@@ -167,30 +173,40 @@ def bench_admission(
     Raises:
         BenchUnavailable: wrk, nginx with Lua or Redis is missing, or a part did not start.
     """
-    found: dict[str, list[_Turn]] = {}
-    with ExitStack() as running, tempfile.TemporaryDirectory(prefix="seckill-bench-") as folder:
-        stacks = [running.enter_context(stack) for stack in _all_stacks(Path(folder), workers)]
-        for number in range(rounds):
-            for stack in stacks:
-                prefix = f"r{number}-"
-                before = stack.redis.used_us() if stack.redis else 0.0
-                cpu_before = stack.processor.used_us()
-                measured = run_wrk(stack.url, load, user_prefix=prefix if stack.purchases else None)
-                cpu_us = stack.processor.used_us() - cpu_before
-                redis_us = stack.redis.used_us() - before if stack.redis else None
-                stack.settled()
-                count = max(measured.requests, 1)
-                found.setdefault(stack.name, []).append(
-                    _Turn(measured, cpu_us / count, None if redis_us is None else redis_us / count)
-                )
-                tell(
-                    f"round {number + 1}/{rounds} {stack.name}:"
-                    f" {measured.requests_per_s:,.0f} req/s, p99 {measured.p99_ms:.1f} ms,"
-                    f" {cpu_us / count:.1f} µs of processor each"
-                )
+    found: dict[str, list[_Turn]] = {name: [] for name in _STACKS}
+    for number in range(rounds):
+        first = number % len(_STACKS)
+        for name in (*_STACKS[first:], *_STACKS[:first]):
+            with (
+                tempfile.TemporaryDirectory(prefix="seckill-bench-") as folder,
+                _running(name, Path(folder), workers) as stack,
+            ):
+                turn = _measure(stack, load)
+            found[name].append(turn)
+            tell(
+                f"round {number + 1}/{rounds} {name}:"
+                f" {turn.measured.requests_per_s:,.0f} req/s, p99 {turn.measured.p99_ms:.1f} ms,"
+                f" {turn.cpu_us:.1f} µs of processor each"
+            )
     return AdmissionBench(
         rounds, load, workers, {name: _result(name, turns) for name, turns in found.items()}
     )
+
+
+def _measure(stack: _Stack, load: Load) -> _Turn:
+    def run(load: Load, user_prefix: str) -> Measured:
+        return run_wrk(stack.url, load, user_prefix=user_prefix if stack.purchases else None)
+
+    run(_WARM_UP, "early-")
+    stack.settled()
+    redis_before = stack.redis.used_us() if stack.redis else 0.0
+    cpu_before = stack.processor.used_us()
+    measured = run(load, "user-")
+    count = max(measured.requests, 1)
+    cpu_us = (stack.processor.used_us() - cpu_before) / count
+    redis_us = (stack.redis.used_us() - redis_before) / count if stack.redis else None
+    stack.settled()
+    return _Turn(measured, cpu_us, redis_us)
 
 
 def _result(name: str, turns: Sequence[_Turn]) -> StackResult:
@@ -210,11 +226,13 @@ def _result(name: str, turns: Sequence[_Turn]) -> StackResult:
     )
 
 
-def _all_stacks(folder: Path, workers: int) -> Iterator[AbstractContextManager[_Stack]]:
-    yield _hello(workers)
-    yield _peer(folder / "peer", workers)
-    for durability in ("memory", "fsync"):
-        yield _product(folder / durability, workers, durability)
+def _running(name: str, folder: Path, workers: int) -> AbstractContextManager[_Stack]:
+    """A stack that runs as long as the block, with its files in a folder that is empty."""
+    if name == "hello":
+        return _hello(workers)
+    if name == "peer":
+        return _peer(folder, workers)
+    return _product(folder, workers, name)
 
 
 @contextmanager
@@ -226,7 +244,7 @@ def _hello(workers: int) -> Iterator[_Stack]:
     with started("hello", command) as pid:
         wait_for(port)
         processor = ProcessorTime(pid)
-        yield _Stack("hello", f"http://127.0.0.1:{port}/", False, processor, None, lambda: None)
+        yield _Stack(f"http://127.0.0.1:{port}/", False, processor, None, lambda: None)
 
 
 @contextmanager
@@ -237,7 +255,6 @@ def _peer(folder: Path, workers: int) -> Iterator[_Stack]:
         raise BenchUnavailable("nginx with Lua is missing: install nginx libnginx-mod-http-lua")
     if server is None:
         raise BenchUnavailable("redis-server is missing: install it")
-    folder.mkdir(parents=True)
     redis_port, port = choose_port(), choose_port()
     redis_command = [
         server, "--port", str(redis_port), "--bind", "127.0.0.1", "--dir", str(folder),
@@ -267,9 +284,7 @@ def _peer(folder: Path, workers: int) -> Iterator[_Stack]:
         with started("nginx", nginx_command) as nginx_pid:
             wait_for(port)
             processor = ProcessorTime(nginx_pid, redis_pid)
-            yield _Stack(
-                "peer", f"http://127.0.0.1:{port}", True, processor, redis, redis.drop_outbox
-            )
+            yield _Stack(f"http://127.0.0.1:{port}", True, processor, redis, lambda: None)
 
 
 @contextmanager
@@ -293,7 +308,7 @@ def _product(folder: Path, workers: int, durability: str) -> Iterator[_Stack]:
                 time.sleep(0.05)
 
         processor = ProcessorTime(pid)
-        yield _Stack(durability, f"http://127.0.0.1:{port}", True, processor, redis, settled)
+        yield _Stack(f"http://127.0.0.1:{port}", True, processor, redis, settled)
 
 
 def _seckill(*arguments: str) -> str:

@@ -133,7 +133,3 @@ class RedisCounter:
     def forget_everything(self) -> None:
         """Empty this server, which is the benchmark's own."""
         self._ask("FLUSHALL", "SYNC")
-
-    def drop_outbox(self) -> None:
-        """Empty the peer's stream, which nobody reads, so that it does not grow."""
-        self._ask("UNLINK", "outbox")
