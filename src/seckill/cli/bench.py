@@ -1,5 +1,6 @@
 """`seckill bench`: measurements with a peer beside the product in the same run."""
 
+import signal
 from typing import Annotated
 
 import typer
@@ -17,6 +18,9 @@ bench_app = typer.Typer(
 @bench_app.callback()
 def bench() -> None:
     """Measure, with a peer beside the product in the same run."""
+    # Whoever ends a benchmark, in whatever way, ends what it has started too: as Ctrl-C does.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
 
 
 @bench_app.command("batches")

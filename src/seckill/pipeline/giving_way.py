@@ -6,7 +6,8 @@ soon after. Low priority alone does not do it: such a process still runs wheneve
 for an instant, and when they wake their processor is taken and its caches are cold.
 
 So a worker that had to queue for its processor rests after each batch, and makes the next one
-small. When it has to queue no longer, it goes on at once. It gives way for so long at most; then
+small, as it does its first one after it had nothing to do. When it has to queue no longer, it goes
+on at once. It gives way for so long at most; then
 the orders have waited enough, and it takes what its priority gives it until it has caught up.
 """
 
@@ -21,7 +22,7 @@ from seckill.pipeline.worker import sleep_unless
 
 __all__ = ["GivingWay", "ProcessorTime", "wait_until_calm"]
 
-_SHARE: Final = 0.05
+_SHARE: Final = 0.02
 """What a worker that gives way still takes of one processor."""
 
 _PART: Final = 4
@@ -105,15 +106,18 @@ class GivingWay:
         self._clock = clock
         self._began = self._queue.look()
         self._since_s: float | None = None  # when it began to give way
+        self._had_nothing = True
 
     def begin(self, deliveries_max: int) -> int:
         """A batch begins. See Pace."""
         self._began = self._queue.look()
-        return max(1, deliveries_max // _PART) if self._gives_way() else deliveries_max
+        small = self._had_nothing or self._gives_way()
+        return max(1, deliveries_max // _PART) if small else deliveries_max
 
     async def rest(self, stop: asyncio.Event, *, caught_up: bool) -> None:
         """A batch has ended. See Pace."""
         ended = self._queue.look()
+        self._had_nothing = caught_up
         if caught_up or not self._queue.is_long:
             self._since_s = None
             return

@@ -80,16 +80,16 @@ async def test_who_has_a_processor_for_itself_never_rests(
     pace: GivingWay, machine: Machine
 ) -> None:
     machine.crowded = False
-    assert [await batch(pace, machine, 0.1) for _ in range(20)] == [64] * 20
+    assert [await batch(pace, machine, 0.1) for _ in range(20)] == [16] + [64] * 19
     assert machine.slept_s == machine.rests_s == []
 
 
-async def test_who_queues_takes_a_twentieth_of_a_processor_in_small_batches(
+async def test_who_queues_takes_a_fiftieth_of_a_processor_in_small_batches(
     pace: GivingWay, machine: Machine
 ) -> None:
-    assert await batch(pace, machine, 0.04) == 64
-    assert sum(machine.slept_s) == pytest.approx(0.04 * 19)
-    assert machine.rests_s == [pytest.approx(0.04 * 19)]
+    assert await batch(pace, machine, 0.04) == 16
+    assert sum(machine.slept_s) == pytest.approx(0.04 * 49)
+    assert machine.rests_s == [pytest.approx(0.04 * 49)]
     assert await batch(pace, machine, 0.01) == 16
 
 
@@ -114,7 +114,7 @@ async def test_a_lucky_moment_is_not_the_end_of_a_rush(
 
     monkeypatch.setattr(module, "sleep_unless", sleep_unless)
     await batch(pace, machine, 0.05)
-    assert sum(machine.slept_s) == pytest.approx(0.05 * 19), "it rests as long as it would"
+    assert sum(machine.slept_s) == pytest.approx(0.05 * 49), "it rests as long as it would"
     machine.crowded = False
     assert await batch(pace, machine, 0.001) == 16, "a short batch is a lucky moment too"
     assert len(machine.rests_s) == 2
@@ -144,9 +144,10 @@ async def test_who_has_caught_up_or_was_alone_may_give_way_anew(
     else:
         machine.crowded = False
         await batch(pace, machine, 0.6)
+    machine.now_s += 1
     machine.crowded = True
-    assert await batch(pace, machine, 0.2) == 64
-    assert sum(machine.rests_s) == pytest.approx(rested_s + 0.2 * 19)
+    assert await batch(pace, machine, 0.05) == (16 if how == "caught up" else 64)
+    assert sum(machine.rests_s) == pytest.approx(rested_s + 0.05 * 49)
 
 
 async def test_a_small_batch_is_not_made_nothing(pace: GivingWay, machine: Machine) -> None:
