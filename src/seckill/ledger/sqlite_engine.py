@@ -15,6 +15,7 @@ are there at once it never waits, so it runs to its end in one step.
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -34,6 +35,7 @@ __all__ = ["SqliteEngine", "answering_at_once", "transact"]
 _T = TypeVar("_T")
 
 _BEGIN: Final = "seckill_begin"
+_ASK_AGAIN_S: Final = 0.01
 
 
 class SqliteEngine:
@@ -196,8 +198,7 @@ def _create(url: URL, options: LedgerOptions) -> Engine:
     def prepare(connection: Any, _record: object) -> None:
         cursor = connection.cursor()
         try:
-            cursor.execute("PRAGMA journal_mode=WAL")
-            (mode,) = cursor.fetchone()
+            mode = _journal_mode(cursor, options.lock_timeout_ms / 1000)
             if mode != "wal":
                 raise LedgerUnavailable(
                     f"{url.database} cannot be used in WAL mode (it stays in {mode!r}):"
@@ -215,3 +216,25 @@ def _create(url: URL, options: LedgerOptions) -> Engine:
             connection.exec_driver_sql(statement)
 
     return engine
+
+
+def _journal_mode(cursor: sqlite3.Cursor, patience_s: float) -> str:
+    """Ask for the WAL mode; returns the mode that the file has then.
+
+    Where several processes make a new file at once, SQLite does not wait for the others here as it
+    does everywhere else: it says at once that the file is locked.
+
+    Args:
+        patience_s: how long to ask again.
+    """
+    until_s = time.monotonic() + patience_s
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() >= until_s:
+                raise
+            time.sleep(_ASK_AGAIN_S)
+        else:
+            return str(cursor.fetchone()[0])

@@ -1,6 +1,7 @@
 """SQLite: a transaction is one way to a thread and back, and nothing that goes wrong there stays."""
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
@@ -11,6 +12,7 @@ from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from seckill.ledger import Database
+from seckill.ledger.errors import LedgerUnavailable
 from services.ledger_options import patient_options
 
 SLOW = (
@@ -111,3 +113,27 @@ async def test_who_stops_waiting_for_a_snapshot_leaves_no_connection_behind(
     assert books.connections_in_use == 0
     async with books.snapshot("look again") as connection:
         assert await connection.scalar(text("SELECT count(*) FROM t")) == 0
+
+
+@pytest.mark.parametrize("lets_go", [True, False])
+async def test_a_new_file_that_another_process_is_just_making_is_waited_for(
+    tmp_path: Path, lets_go: bool
+) -> None:
+    """SQLite does not wait by itself: who asks for the WAL mode then is refused at once."""
+    file = tmp_path / "new.db"
+    maker = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+    maker.execute("BEGIN IMMEDIATE")
+    hasty = sqlite3.connect(file, timeout=60)
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        hasty.execute("PRAGMA journal_mode=WAL")
+    hasty.close()
+    patience_ms = 60_000 if lets_go else 100
+    database = Database(patient_options(f"sqlite:///{file}", lock_timeout_ms=patience_ms))
+    if lets_go:
+        asyncio.get_running_loop().call_later(0.1, maker.execute, "COMMIT")
+        assert await database.read("look", lambda c: c.scalar(text("SELECT 1"))) == 1
+    else:
+        with pytest.raises(LedgerUnavailable, match="locked"):
+            await database.read("look", lambda c: c.scalar(text("SELECT 1")))
+    await database.dispose()
+    maker.close()
