@@ -81,6 +81,17 @@ class _Queue:
         """Whether it queued, as of the last look."""
         return self._looks[-1][1].queued_since(self._looks[0][1])
 
+    async def wait_until_short(self, longest_s: float, stop: asyncio.Event) -> None:
+        """Look again and again until it does not queue, for so long at most, or until ``stop``."""
+        now_s = self._clock()
+        until_s = now_s + longest_s
+        queues = True
+        while queues and now_s < until_s and not stop.is_set():
+            await sleep_unless(stop, min(_LOOK_EVERY_MS, (until_s - now_s) * 1000))
+            self.look()
+            queues = self.is_long
+            now_s = self._clock()
+
 
 class GivingWay:
     """Implements `pipeline.worker.Pace`: the pace of a worker that gives way to others.
@@ -126,7 +137,7 @@ class GivingWay:
             self._since_s = from_s
         rest_s = (ended.used_s - self._began.used_s) * (1 / _SHARE - 1)
         longest_s = min(rest_s, self._since_s + self._longest_s - from_s)
-        await _wait_until_calm(self._queue, longest_s, stop, self._clock)
+        await self._queue.wait_until_short(longest_s, stop)
         self._rested(self._clock() - from_s)
 
     def _gives_way(self) -> bool:
@@ -137,30 +148,15 @@ async def wait_until_calm(
     look: Callable[[], ProcessorTime],
     longest_s: float,
     *,
-    stop: asyncio.Event | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Return when this process queues for its processor no more, or after so many seconds.
 
-    By itself it is for work that takes long and has time: it does not begin in a rush.
+    For work that takes long and has time: it does not begin in a rush.
 
     Args:
         look: gives the processor time of this process now.
         longest_s: at most; at once when it is not above 0.
-        stop: ends it too.
         clock: monotonic, in seconds.
     """
-    await _wait_until_calm(_Queue(look, clock), longest_s, stop or asyncio.Event(), clock)
-
-
-async def _wait_until_calm(
-    queue: _Queue, longest_s: float, stop: asyncio.Event, clock: Callable[[], float]
-) -> None:
-    now_s = clock()
-    until_s = now_s + longest_s
-    queues = True
-    while queues and now_s < until_s and not stop.is_set():
-        await sleep_unless(stop, min(_LOOK_EVERY_MS, (until_s - now_s) * 1000))
-        queue.look()
-        queues = queue.is_long
-        now_s = clock()
+    await _Queue(look, clock).wait_until_short(longest_s, asyncio.Event())
