@@ -6,9 +6,10 @@ soon after. Low priority alone does not do it: such a process still runs wheneve
 for an instant, and when they wake their processor is taken and its caches are cold.
 
 So a worker that had to queue for its processor rests after each batch, and makes the next one
-small, as it does its first one after it had nothing to do. When it has to queue no longer, it goes
-on at once. It gives way for so long at most; then
-the orders have waited enough, and it takes what its priority gives it until it has caught up.
+small. Its first one after it had nothing to do is small as well: that may be the beginning of a
+rush. When it has to queue no longer, it goes on at once, and each batch may be twice as large as
+the one before. It gives way for so long at most; then the orders have waited enough, and it takes
+what its priority gives it until it has caught up.
 """
 
 import asyncio
@@ -25,8 +26,9 @@ __all__ = ["GivingWay", "ProcessorTime", "wait_until_calm"]
 _SHARE: Final = 0.02
 """What a worker that gives way still takes of one processor."""
 
-_PART: Final = 4
-"""It divides its batches by that: who writes for a tenth of a second is in the way for as long."""
+_SMALL_PART: Final = 32
+"""What a small batch is of the largest: who writes for a tenth of a second is in the way for as
+long, and has to rest for five seconds after it."""
 
 _LOOK_EVERY_MS: Final = 200
 """How soon it sees that nobody queues any more."""
@@ -118,12 +120,16 @@ class GivingWay:
         self._began = self._queue.look()
         self._since_s: float | None = None  # when it began to give way
         self._had_nothing = True
+        self._most = 0  # deliveries in the last batch, at most
 
     def begin(self, deliveries_max: int) -> int:
         """A batch begins. See Pace."""
         self._began = self._queue.look()
-        small = self._had_nothing or self._gives_way()
-        return max(1, deliveries_max // _PART) if small else deliveries_max
+        if self._had_nothing or self._gives_way():
+            self._most = max(1, deliveries_max // _SMALL_PART)
+        else:
+            self._most = min(2 * self._most, deliveries_max)
+        return self._most
 
     async def rest(self, stop: asyncio.Event, *, caught_up: bool) -> None:
         """A batch has ended. See Pace."""
