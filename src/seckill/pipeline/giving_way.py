@@ -27,8 +27,8 @@ _SHARE: Final = 0.02
 """What a worker that gives way still takes of one processor."""
 
 _SMALL_PART: Final = 32
-"""What a small batch is of the largest: who writes for a tenth of a second is in the way for as
-long, and has to rest for five seconds after it."""
+"""A small batch is the largest divided by that: who writes for a tenth of a second is in the way
+for as long, and has to rest for five seconds after it."""
 
 _LOOK_EVERY_MS: Final = 200
 """How soon it sees that nobody queues any more."""
