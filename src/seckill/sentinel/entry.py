@@ -113,8 +113,8 @@ class Entry:
     # end need not look around.
     _alone: bool
     _burden: _Burden | None
-    # These three are there only where they are not as usual.
-    _error: BaseException
+    _error: BaseException | None
+    # These two are there only where they are not as usual.
     _prioritized: bool
     _resource_type: int
     _present: Present
@@ -402,7 +402,7 @@ class Entry:
 
     def _is_innermost_and_simple(self) -> bool:
         return (
-            self.error is None
+            self._error is None
             and self._burden is None
             and self.cluster.ceiling >= 0
             and self._present.find() is self
@@ -435,7 +435,7 @@ class Entry:
             # millisecond too short on average.
             rt_ms = now_ns // NANOSECONDS_PER_MS - self.start_ns // NANOSECONDS_PER_MS
             cluster = self.cluster
-            failed = self.error is not None
+            failed = self._error is not None
             cluster.add_complete(now_ns, self.count, rt_ms, failed=failed)
             if self._burden is None and not cluster.shared:
                 if self.inbound:
@@ -507,7 +507,7 @@ class Entry:
     @property
     def error(self) -> BaseException | None:
         """The exception that the call ended with, so far as known."""
-        return getattr(self, "_error", None)
+        return self._error
 
     # Found when somebody asks, because the usual call is done before anybody could.
 
@@ -654,6 +654,7 @@ def entry_maker(present: Present) -> Callable[..., Entry]:
         made.state = _NEW
         made._alone = not args  # noqa: SLF001
         made._burden = None  # noqa: SLF001
+        made._error = None  # noqa: SLF001
         if how:
             if len(how) == 1 and "entry_type" in how:
                 # All that most requests from outside say: half a call is saved.

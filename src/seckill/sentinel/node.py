@@ -18,7 +18,7 @@ from seckill.sentinel.clock import NANOSECONDS_PER_S
 from seckill.sentinel.pass_log import CEILING_MAX, NOT_BY_CEILING, PassLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from seckill.sentinel.entry import Entry
     from seckill.sentinel.errors import BlockException
@@ -174,6 +174,18 @@ class StatisticNode(PassLog):
         self.concurrency -= 1
         if failed:
             self.window_exceptions += count
+
+    def add_completes(
+        self, now_ns: int, count: int, rts_ms: Sequence[int], *, failed_count: int
+    ) -> None:
+        """Count calls that end together: their units, the response time of each."""
+        if now_ns >= self.bucket_end_ns:
+            self.roll(now_ns)
+        self.window_success += count
+        self.window_rt_ms += sum(rts_ms)
+        self.bucket_min_rt_ms = min(self.bucket_min_rt_ms, *rts_ms)
+        self.concurrency -= len(rts_ms)
+        self.window_exceptions += failed_count
 
     def roll(self, now_ns: int) -> None:
         """Close the open bucket and open the one ``now`` is in; nothing while it is open."""
