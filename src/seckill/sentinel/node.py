@@ -178,7 +178,7 @@ class StatisticNode(PassLog):
     def add_completes(
         self, now_ns: int, count: int, rts_ms: Sequence[int], *, failed_count: int
     ) -> None:
-        """Count calls that end together: their units, the response time of each."""
+        """Count calls that ended together: ``count`` units, each call with its response time."""
         if now_ns >= self.bucket_end_ns:
             self.roll(now_ns)
         self.window_success += count
